@@ -1,0 +1,58 @@
+# Every target works from a fresh clone: it installs what it needs, from the locks, into .venv.
+# The gates themselves are listed in scripts/check.py.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+# The same answer on a laptop and in CI: no colour codes in logs.
+export NO_COLOR := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: ## Install everything into .venv, from the locks; does nothing when nothing changed
+	@PYTHON=$(PYTHON) scripts/setup.sh
+
+.PHONY: demo
+demo: setup ## Run the demo; CHAT=name joins it as that user
+	@$(BIN)/python -m qimd.app.demo $(if $(CHAT),--chat $(CHAT))
+
+.PHONY: test
+test: setup ## All gates and all tests, with a summary
+	@$(BIN)/python scripts/check.py lint contract test
+
+.PHONY: check-contract
+check-contract: setup ## The contract gates alone: buf, generated code, goldens
+	@$(BIN)/python scripts/check.py contract
+
+.PHONY: lint
+lint: setup ## Format, style, types and import rules
+	@$(BIN)/python scripts/check.py lint
+
+.PHONY: gen
+gen: setup ## Regenerate gen/ and compat/drivers/es/gen from proto/
+	@scripts/generate.sh gen compat/drivers/es/gen
+
+.PHONY: fmt
+fmt: setup ## Format the Python and the proto files
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/buf format --write
+
+.PHONY: lock
+lock: setup ## Resolve the lock files anew from pyproject.toml
+	@scripts/lock.sh
+
+.PHONY: clean
+clean: ## Remove what setup and the tools made
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf compat/drivers/es/node_modules
+	find services gen compat tests scripts -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
