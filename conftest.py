@@ -1,0 +1,34 @@
+"""What holds for every test: loopback only, the same examples in CI each time, one event loop."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# Node and buf may live in the environment alone; the tests that run them look on PATH.
+os.environ["PATH"] = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
+
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("dev", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") == "true" else "dev")
+
+
+def refuse_outside(event: str, args: tuple[object, ...]) -> None:
+    """Fail a connection to another machine: a test that needs one passes only where it exists."""
+    if event != "socket.connect":
+        return
+    address = args[1]
+    host = address[0] if isinstance(address, tuple) else "localhost"
+    if host not in {"localhost", "::1"} and not str(host).startswith("127."):
+        raise RuntimeError(f"a test may reach this machine alone, not {host}")
+
+
+sys.addaudithook(refuse_outside)
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """The services run on asyncio; a session's scope lets wider fixtures be async too."""
+    return "asyncio"
