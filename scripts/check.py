@@ -51,7 +51,7 @@ def lint_gates() -> list[Gate]:
         Gate("format", (("ruff", "format", "--quiet", "--check", "."),), "make fmt"),
         Gate("style", (("ruff", "check", "--quiet", "."),)),
         Gate("types", (("mypy",),)),
-        Gate("imports", (("lint-imports", "--no-timing"),)),
+        Gate("imports", (("lint-imports", "--no-logo"),)),
     ]
 
 
