@@ -1,7 +1,7 @@
 # Every target works from a fresh clone: it installs what it needs, from the locks, into .venv.
 # The gates themselves are listed in scripts/check.py.
 
-SHELL := /bin/bash
+SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
@@ -43,8 +43,8 @@ gen: setup ## Regenerate gen/ and compat/drivers/es/gen from proto/
 
 .PHONY: fmt
 fmt: setup ## Format the Python and the proto files
-	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format --quiet .
 	@$(BIN)/buf format --write
 
 .PHONY: lock

@@ -13,8 +13,9 @@ rm -rf "$python_root/qim" "$es_root"
 mkdir -p "$python_root/qim" "$es_root"
 
 # The root of the generated package is the root of the imports, so nothing is ever rewritten.
-mapfile -t protos < <(cd proto && find . -name '*.proto' | sed 's|^\./||' | LC_ALL=C sort)
-mapfile -t services < <(cd proto && grep -l '^service ' "${protos[@]}")
+# (Names of proto files hold no spaces, and bash 3.2 has no mapfile.)
+protos=($(cd proto && find . -name '*.proto' | sed 's|^\./||' | LC_ALL=C sort))
+services=($(cd proto && grep -l '^service ' "${protos[@]}"))
 
 protoc() { python -m grpc_tools.protoc --proto_path=proto "$@"; }
 
