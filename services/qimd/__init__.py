@@ -1,0 +1,1 @@
+"""qim: multi-tenant group-messaging delivery. ARCHITECTURE.md is the map of this package."""

@@ -1,0 +1,1 @@
+"""Engines behind the ports: one folder an engine."""

@@ -1,0 +1,1 @@
+"""Everything in memory, with the limits of the weakest engine."""

@@ -1,0 +1,1 @@
+"""The embedded engine of the dev profile: one durable file."""

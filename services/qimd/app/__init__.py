@@ -1,0 +1,1 @@
+"""Settings, wiring, roles, the dev profile."""

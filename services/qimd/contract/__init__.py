@@ -1,0 +1,1 @@
+"""The only place that encodes or decodes protobuf; strict both ways."""

@@ -1,0 +1,4 @@
+"""Pure and synchronous: ids, routing, records, errors, parameters.
+
+No I/O, no clock, no protobuf.
+"""

@@ -1,0 +1,1 @@
+"""The room that turns committed events into dispatches."""

@@ -1,0 +1,1 @@
+"""The room that materialises mailboxes and serves them."""

@@ -1,0 +1,1 @@
+"""The room that numbers and commits events."""
