@@ -31,7 +31,7 @@ class Metrics:
         # The five zeros.
         self.mailbox_seq_regression_count = Gauge(
             "mailbox_seq_regression_count",
-            "Mailbox commits whose seq was not above the last one recorded for the lane",
+            "Mailbox commits whose seq was not above the last recorded for the lane",
             registry=r,
         )
         self.cursor_advanced_by_push_total = Counter(
@@ -46,7 +46,7 @@ class Metrics:
         )
         self.orphan_dispatch_total = Counter(
             "orphan_dispatch",
-            "Events without their dispatches, or dispatches without an event, found by the auditor",
+            "Events without dispatches, or dispatches without event, found by the auditor",
             registry=r,
         )
         self.covered_through_unmaterialized_total = Counter(
