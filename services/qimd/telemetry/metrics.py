@@ -96,7 +96,8 @@ class Metrics:
             buckets=_LATENCY_BUCKETS_S, registry=r,
         )  # fmt: skip
         self.online_ready_latency = Histogram(
-            "online_ready_latency", "Seconds from AUTH to the page that leaves nothing more to pull",
+            "online_ready_latency",
+            "Seconds from AUTH to the page that leaves nothing more to pull",
             ["backlog"], buckets=_LATENCY_BUCKETS_S, registry=r,
         )  # fmt: skip
         self.lane_watermark_stall_ms = Gauge(
@@ -112,7 +113,8 @@ class Metrics:
             ["partition"], registry=r,
         )  # fmt: skip
         self.unread_drift_ratio = Gauge(
-            "unread_drift_ratio", "Share of sampled session rows whose unread differs from a recount",
+            "unread_drift_ratio",
+            "Share of sampled session rows whose unread differs from a recount",
             registry=r,
         )  # fmt: skip
         self.fanout_entries_per_sec = Gauge(
