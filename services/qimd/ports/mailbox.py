@@ -6,12 +6,17 @@ QimError(UNAVAILABLE) when the engine can't answer.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from qimd.core.ids import DispatchId, EventId, UserId
 from qimd.core.outcome import Outcome
 from qimd.core.records import ConversationKey, DeviceKey, EventRef, LaneBlock, UserKey
 from qimd.core.seq import MailboxSeq
+
+
+REBUILD_IDENTITY: Final = "rebuild"
+"""The `log_identity` of an epoch that numbers a rebuild manifest instead of a log: its "offsets"
+are places in the manifest, from 0. A real identity holds a slash, so the two never meet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +38,13 @@ class EpochMark:
 
 @dataclass(frozen=True, slots=True)
 class DayBucket:
-    """Records from `first_offset` on have log time on `day` (days since 1970) or later."""
+    """Records from `first_seq` on have log time on `day` (days since 1970) or later.
+
+    A seq and not an offset, since offsets begin anew with a rebase and seqs never do.
+    """
 
     day: int
-    first_offset: int
+    first_seq: MailboxSeq
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +184,23 @@ class MailboxStore(Protocol):
         many records went. The floor rises first: what is half gone is never pulled.
         """
 
+    async def begin_epoch(
+        self, shard: int, term: int, boundary: EpochBoundary
+    ) -> Outcome[ShardState]:
+        """Append a boundary to the shard's (an operator's rebase, design section 7).
+
+        In one atomic step: the boundary is appended, `next_offset` becomes its first_offset,
+        `position` becomes `before_offset(shard_epoch, first_offset)`, and no lane lags any more.
+        floor, lane_last, marks, buckets, entries and progress stay as they are. Applied only if the
+        stored term is `term` (STALE_EPOCH) and boundary.shard_epoch is the last boundary's plus 1
+        (CONFLICT). The boundary that is the shard's last one already: Applied with the state as it
+        is now, nothing changed. NOT_FOUND without such a shard; NO_SPACE, UNREACHABLE as ever.
+        """
+
     # the shard's reads
+
+    async def shard_state(self, shard: int) -> ShardState | None:
+        """The shard as it is stored, without making a term its own; None if it was never opened."""
 
     async def epoch_marks(
         self, shard: int, keys: Sequence[ConversationKey]

@@ -268,8 +268,12 @@ class ConversationStore(Protocol):
 
     # the auditor's
 
-    async def audit_ranges(self, limit: int) -> Sequence[AuditRange]:
-        """Conversations with dispatched events that were not audited yet."""
+    async def audit_ranges(
+        self, limit: int, after: ConversationKey | None = None
+    ) -> Sequence[AuditRange]:
+        """Up to `limit` conversations with dispatched events that were not audited yet, in the byte
+        order of (tenant, conversation), above `after`: so that all can be paged through.
+        """
 
     async def event_ids(
         self, key: ConversationKey, after: int, through: int
