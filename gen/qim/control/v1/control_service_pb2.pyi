@@ -107,3 +107,33 @@ class ListQuarantineResponse(_message.Message):
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     records: _containers.RepeatedCompositeFieldContainer[QuarantinedRecord]
     def __init__(self, records: _Optional[_Iterable[_Union[QuarantinedRecord, _Mapping]]] = ...) -> None: ...
+
+class RebaseShardRequest(_message.Message):
+    __slots__ = ("mailbox_shard_id", "dry_run")
+    MAILBOX_SHARD_ID_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    mailbox_shard_id: int
+    dry_run: bool
+    def __init__(self, mailbox_shard_id: _Optional[int] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class RebaseShardResponse(_message.Message):
+    __slots__ = ("mailbox_shard_id", "fault", "rebuild_epoch", "log_epoch", "log_identity", "first_offset", "conversations", "events", "dry_run")
+    MAILBOX_SHARD_ID_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    REBUILD_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LOG_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LOG_IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CONVERSATIONS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    mailbox_shard_id: int
+    fault: str
+    rebuild_epoch: int
+    log_epoch: int
+    log_identity: str
+    first_offset: int
+    conversations: int
+    events: int
+    dry_run: bool
+    def __init__(self, mailbox_shard_id: _Optional[int] = ..., fault: _Optional[str] = ..., rebuild_epoch: _Optional[int] = ..., log_epoch: _Optional[int] = ..., log_identity: _Optional[str] = ..., first_offset: _Optional[int] = ..., conversations: _Optional[int] = ..., events: _Optional[int] = ..., dry_run: _Optional[bool] = ...) -> None: ...

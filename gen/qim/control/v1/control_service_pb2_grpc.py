@@ -45,6 +45,11 @@ class ControlServiceStub:
                 request_serializer=qim_dot_control_dot_v1_dot_control__service__pb2.ListQuarantineRequest.SerializeToString,
                 response_deserializer=qim_dot_control_dot_v1_dot_control__service__pb2.ListQuarantineResponse.FromString,
                 _registered_method=True)
+        self.RebaseShard = channel.unary_unary(
+                '/qim.control.v1.ControlService/RebaseShard',
+                request_serializer=qim_dot_control_dot_v1_dot_control__service__pb2.RebaseShardRequest.SerializeToString,
+                response_deserializer=qim_dot_control_dot_v1_dot_control__service__pb2.RebaseShardResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServiceServicer:
@@ -65,6 +70,15 @@ class ControlServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RebaseShard(self, request, context):
+        """The way out of a mailbox shard's fault (its log re-created, or no longer covering its
+        position): rebuilds what the shard's members lack from the store under one new shard_epoch, and
+        reads the log on, from its low watermark, under the next. Only for a shard that has halted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +91,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.ListQuarantine,
                     request_deserializer=qim_dot_control_dot_v1_dot_control__service__pb2.ListQuarantineRequest.FromString,
                     response_serializer=qim_dot_control_dot_v1_dot_control__service__pb2.ListQuarantineResponse.SerializeToString,
+            ),
+            'RebaseShard': grpc.unary_unary_rpc_method_handler(
+                    servicer.RebaseShard,
+                    request_deserializer=qim_dot_control_dot_v1_dot_control__service__pb2.RebaseShardRequest.FromString,
+                    response_serializer=qim_dot_control_dot_v1_dot_control__service__pb2.RebaseShardResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -134,6 +153,33 @@ class ControlService:
             '/qim.control.v1.ControlService/ListQuarantine',
             qim_dot_control_dot_v1_dot_control__service__pb2.ListQuarantineRequest.SerializeToString,
             qim_dot_control_dot_v1_dot_control__service__pb2.ListQuarantineResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RebaseShard(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/qim.control.v1.ControlService/RebaseShard',
+            qim_dot_control_dot_v1_dot_control__service__pb2.RebaseShardRequest.SerializeToString,
+            qim_dot_control_dot_v1_dot_control__service__pb2.RebaseShardResponse.FromString,
             options,
             channel_credentials,
             insecure,

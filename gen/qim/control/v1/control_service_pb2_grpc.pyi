@@ -37,6 +37,11 @@ class ControlServiceStub:
     """Follows one event through every stage."""
     ListQuarantine: _grpc.UnaryUnaryMultiCallable[_control_service_pb2.ListQuarantineRequest, _control_service_pb2.ListQuarantineResponse]
     """What could not be decoded, or not be produced, newest first."""
+    RebaseShard: _grpc.UnaryUnaryMultiCallable[_control_service_pb2.RebaseShardRequest, _control_service_pb2.RebaseShardResponse]
+    """The way out of a mailbox shard's fault (its log re-created, or no longer covering its
+    position): rebuilds what the shard's members lack from the store under one new shard_epoch, and
+    reads the log on, from its low watermark, under the next. Only for a shard that has halted.
+    """
 
 @_typing.type_check_only
 class ControlServiceAsyncStub(ControlServiceStub):
@@ -47,6 +52,11 @@ class ControlServiceAsyncStub(ControlServiceStub):
     """Follows one event through every stage."""
     ListQuarantine: _aio.UnaryUnaryMultiCallable[_control_service_pb2.ListQuarantineRequest, _control_service_pb2.ListQuarantineResponse]  # type: ignore[assignment]
     """What could not be decoded, or not be produced, newest first."""
+    RebaseShard: _aio.UnaryUnaryMultiCallable[_control_service_pb2.RebaseShardRequest, _control_service_pb2.RebaseShardResponse]  # type: ignore[assignment]
+    """The way out of a mailbox shard's fault (its log re-created, or no longer covering its
+    position): rebuilds what the shard's members lack from the store under one new shard_epoch, and
+    reads the log on, from its low watermark, under the next. Only for a shard that has halted.
+    """
 
 class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
     """ControlService is the operator's, on the admin token."""
@@ -66,5 +76,16 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_control_service_pb2.ListQuarantineResponse, _abc.Awaitable[_control_service_pb2.ListQuarantineResponse]]:
         """What could not be decoded, or not be produced, newest first."""
+
+    @_abc_1.abstractmethod
+    def RebaseShard(
+        self,
+        request: _control_service_pb2.RebaseShardRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_service_pb2.RebaseShardResponse, _abc.Awaitable[_control_service_pb2.RebaseShardResponse]]:
+        """The way out of a mailbox shard's fault (its log re-created, or no longer covering its
+        position): rebuilds what the shard's members lack from the store under one new shard_epoch, and
+        reads the log on, from its low watermark, under the next. Only for a shard that has halted.
+        """
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
