@@ -13,7 +13,6 @@ from qimd.core.outcome import Outcome
 from qimd.core.records import ConversationKey, DeviceKey, EventRef, LaneBlock, UserKey
 from qimd.core.seq import MailboxSeq
 
-
 REBUILD_IDENTITY: Final = "rebuild"
 """The `log_identity` of an epoch that numbers a rebuild manifest instead of a log: its "offsets"
 are places in the manifest, from 0. A real identity holds a slash, so the two never meet."""
