@@ -4,14 +4,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from qimd.core.ids import DispatchId
 from qimd.core.outcome import Outcome
+
+
+def unproduced_offset(dispatch: DispatchId) -> int:
+    """The offset, below 0, that stands for a dispatch that never got one in the log.
+
+    A function of the dispatch_id, so that a replay finds its own record there and two conversations
+    at the same conversation_seq, or two chunks of one event, never take each other's place. In
+    [-2^62, -1]: it fits a signed 64-bit integer.
+    """
+    return -1 - (int.from_bytes(dispatch[:8], "big") >> 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """One record. Its key is (log_identity, partition, offset); an outbox event that can't be
-    produced has partition = its mailbox shard and offset = -1 - conversation_seq, and `source`
-    names its conversation.
+    """One record. Its key is (log_identity, partition, offset); an outbox record that can't be
+    produced has partition = its mailbox shard, offset = `unproduced_offset`, and `source` names
+    its conversation and conversation_seq.
     """
 
     log_identity: str
