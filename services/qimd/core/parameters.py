@@ -149,6 +149,27 @@ SESSION_PAGE_MAX: Final = 200
 SESSION_PREVIEW_BYTES: Final = 256
 HISTORY_PAGE_DEFAULT: Final = 100
 PROJECTION_BATCH_RECORDS_MAX: Final = 256
+PROJECTION_STEP_ROWS_MAX: Final = 16_384
+"""Rows that one step of the projection writes, as MAILBOX_BATCH_ENTRIES_MAX and for its reason."""
+
+PROJECTION_RETRY_MIN_S: Final = 0.05
+PROJECTION_RETRY_MAX_S: Final = 5.0
+"""A step that the engine can't take now is tried again within 5 s of there being room."""
+
+PROJECTION_LAG_SAMPLE_INTERVAL_S: Final = 1.0
+UNREAD_DRIFT_SAMPLE_INTERVAL_S: Final = 30.0
+UNREAD_DRIFT_SAMPLE_ROWS: Final = 8
+"""Rows recounted at a time: a recount reads events, and eight of them in 30 s cost nothing."""
+
+MARK_READ_TRIES_MAX: Final = 16
+"""Each try lost to a newer event of the row; a conversation that outruns 16 counts is UNAVAILABLE.
+"""
+
+SESSION_LISTINGS_MAX: Final = 10_000
+"""Session lists that are being paged through at a time; the longest unused one gives way."""
+
+SESSION_LISTING_EXPIRY_S: Final = 600.0
+"""How long a client may think about its next page."""
 
 # --- connection -------------------------------------------------------------------------------
 
@@ -176,6 +197,17 @@ CLIENT_PING_INTERVAL_MIN_MS: Final = 10_000
 
 FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
 """A SEND of 100 bodies of 64 KiB is above it on purpose: such a client sends several frames."""
+
+# --- tokens -----------------------------------------------------------------------------------
+
+ACCESS_TOKEN_BYTES_MAX: Final = 4096
+"""Ids of the largest size fit eight times; more is not parsed before the signature is checked."""
+
+TENANT_KEYS_CACHE_S: Final = 5.0
+"""A removed key stops working after it."""
+
+TENANT_KEYS_CACHE_MAX: Final = 1024
+"""Tenants whose keys are held; a login storm of one tenant reads the store once in 5 s."""
 
 # --- relations --------------------------------------------------------------------------------
 
