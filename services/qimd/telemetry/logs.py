@@ -81,7 +81,7 @@ def configure(
 class _Handler(logging.StreamHandler[TextIO]):
     """A stream handler whose own failure says no more than that: the default prints the record."""
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name.
+    def handleError(self, record: logging.LogRecord) -> None:
         self.stream.write(f"a log record of {record.name} could not be written\n")
 
 
