@@ -1,0 +1,342 @@
+"""What a parsed message must satisfy beyond its schema, one check a message, by full name.
+
+A check sees structure: presence, pairing, enum and oneof, and values that no writer produces. The
+limits of a request's values (design section 13) are the rooms' to judge, with INVALID_ARGUMENT that
+names the field, since one bad event of a SEND must not refuse the others. Ids are checked where
+they enter the system, not on every hop.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, TypeVar, cast
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from qim.common.v1 import error_pb2
+from qim.conversation.v1 import event_pb2
+from qim.cursor.v1 import mailbox_cursor_pb2
+from qim.dispatch.v1 import group_dispatch_pb2
+from qim.gateway.v1 import gateway_pb2
+from qimd.contract.violation import Reason
+from qimd.core.ids import DIGEST_BYTES
+from qimd.core.parameters import EXACT_INTEGER_MAX, LANES, SHARD_EPOCH_MAX
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong, and the path of the field from the message that was checked."""
+
+    reason: Reason
+    field: str
+
+    def inside(self, outer: str) -> "Problem":
+        """The same problem, seen from the message that holds this one in `outer`."""
+        return Problem(self.reason, f"{outer}.{self.field}" if self.field else outer)
+
+
+Check = Callable[[M], Problem | None]
+_CHECKS: Final[dict[str, Check[Message]]] = {}
+
+
+def _check(message_type: type[M]) -> Callable[[Check[M]], Check[M]]:
+    def register(check: Check[M]) -> Check[M]:
+        _CHECKS[message_type.DESCRIPTOR.full_name] = cast("Check[Message]", check)
+        return check
+
+    return register
+
+
+def _counted(value: int, field: str) -> Problem | None:
+    """A number from 1 to 2^53 - 1."""
+    if value == 0:
+        return Problem(Reason.ZERO, field)
+    return Problem(Reason.DOMAIN, field) if value > EXACT_INTEGER_MAX else None
+
+
+def _digest(value: bytes, field: str) -> Problem | None:
+    """A 16-byte identity."""
+    if len(value) == DIGEST_BYTES:
+        return None
+    return Problem(Reason.DOMAIN if value else Reason.MISSING, field)
+
+
+# --- frames -----------------------------------------------------------------------------------
+
+UNPROMPTED: Final = frozenset({"push_events", "redirect", "kicked", "going_away"})
+"""Server frames that answer nothing, hence carry request_id 0. An ERROR may: the stream's own."""
+
+
+def _without_arm(message: Message, field: str) -> Problem | None:
+    """An unset oneof is missing, unless an arm of a newer peer may be among the unknown fields."""
+    return None if len(UnknownFieldSet(message)) else Problem(Reason.MISSING, field)
+
+
+@_check(gateway_pb2.ClientFrame)
+def _client_frame(frame: gateway_pb2.ClientFrame) -> Problem | None:
+    if frame.request_id == 0:
+        return Problem(Reason.ZERO, "request_id")
+    return None if frame.WhichOneof("frame") else _without_arm(frame, "frame")
+
+
+@_check(gateway_pb2.ServerFrame)
+def _server_frame(frame: gateway_pb2.ServerFrame) -> Problem | None:
+    kind = frame.WhichOneof("frame")
+    if kind is None:
+        return _without_arm(frame, "frame")
+    if kind in UNPROMPTED:
+        return Problem(Reason.DOMAIN, "request_id") if frame.request_id else None
+    if frame.request_id == 0 and kind != "error":
+        return Problem(Reason.ZERO, "request_id")
+    return None
+
+
+@_check(gateway_pb2.DeliveredEvent)
+def _delivered(delivered: gateway_pb2.DeliveredEvent) -> Problem | None:
+    if delivered.mailbox_seq == 0:
+        return Problem(Reason.ZERO, "mailbox_seq")
+    return None if delivered.HasField("event") else Problem(Reason.MISSING, "event")
+
+
+@_check(gateway_pb2.MailboxPage)
+def _page(page: gateway_pb2.MailboxPage) -> Problem | None:
+    seqs = [delivered.mailbox_seq for delivered in page.events]
+    return None if _increasing(seqs) else Problem(Reason.DOMAIN, "events")
+
+
+@_check(gateway_pb2.HistoryPage)
+def _history(page: gateway_pb2.HistoryPage) -> Problem | None:
+    seqs = [event.conversation_seq for event in page.events]
+    return None if _increasing(seqs) else Problem(Reason.DOMAIN, "events")
+
+
+@_check(gateway_pb2.SendResult)
+def _send_result(result: gateway_pb2.SendResult) -> Problem | None:
+    return None if result.WhichOneof("outcome") else _without_arm(result, "outcome")
+
+
+@_check(gateway_pb2.Accepted)
+def _accepted(accepted: gateway_pb2.Accepted) -> Problem | None:
+    return _digest(accepted.event_id, "event_id") or _counted(
+        accepted.conversation_seq, "conversation_seq"
+    )
+
+
+@_check(gateway_pb2.EventSummary)
+def _summary(summary: gateway_pb2.EventSummary) -> Problem | None:
+    return (
+        _counted(summary.conversation_seq, "conversation_seq")
+        or _digest(summary.event_id, "event_id")
+        or _kind(summary.kind)
+    )
+
+
+@_check(gateway_pb2.Report)
+def _report(report: gateway_pb2.Report) -> Problem | None:
+    return None if report.kind else Problem(Reason.MISSING, "kind")
+
+
+@_check(gateway_pb2.Kicked)
+def _kicked(kicked: gateway_pb2.Kicked) -> Problem | None:
+    return None if kicked.reason else Problem(Reason.MISSING, "reason")
+
+
+@_check(error_pb2.Error)
+def _error(error: error_pb2.Error) -> Problem | None:
+    if not error.code:
+        return Problem(Reason.MISSING, "code")
+    if error.code == error_pb2.ERROR_CODE_RATE_LIMITED and error.retry_after_ms == 0:
+        return Problem(Reason.ZERO, "retry_after_ms")
+    return None
+
+
+# --- events -----------------------------------------------------------------------------------
+
+_CONTENT_OF: Final[Mapping[int, str]] = {
+    event_pb2.EVENT_KIND_MESSAGE: "message",
+    event_pb2.EVENT_KIND_REACTION: "reaction",
+    event_pb2.EVENT_KIND_MEMBERSHIP: "membership_change",
+}
+"""The content of each known kind. A kind of a newer release is carried with what it holds."""
+
+
+def _kind(kind: int) -> Problem | None:
+    if kind > 0:
+        return None
+    return Problem(Reason.DOMAIN if kind else Reason.MISSING, "kind")
+
+
+@_check(event_pb2.ConversationEvent)
+def _event(event: event_pb2.ConversationEvent) -> Problem | None:
+    if not event.conversation_id:
+        return Problem(Reason.MISSING, "conversation_id")
+    problem = (
+        _counted(event.conversation_seq, "conversation_seq")
+        or _digest(event.event_id, "event_id")
+        or _kind(event.kind)
+    )
+    if problem:
+        return problem
+    if event.kind != event_pb2.EVENT_KIND_MEMBERSHIP:
+        if not event.sender_user_id:
+            return Problem(Reason.MISSING, "sender_user_id")
+        if not event.client_msg_id:
+            return Problem(Reason.MISSING, "client_msg_id")
+    content = _CONTENT_OF.get(event.kind)
+    if content is not None and event.WhichOneof("content") != content:
+        return Problem(Reason.DOMAIN, "content")
+    return None
+
+
+@_check(event_pb2.Reaction)
+def _reaction(reaction: event_pb2.Reaction) -> Problem | None:
+    # Presence and limits of what a client sends are judged event by event, in `draft_of`.
+    return Problem(Reason.DOMAIN, "target_seq") if reaction.target_seq > 1 << 63 else None
+
+
+# --- dispatches -------------------------------------------------------------------------------
+
+
+def header_problem(dispatch: group_dispatch_pb2.GroupDispatch) -> Problem | None:
+    """What is wrong with a dispatch apart from its blocks."""
+    if dispatch.min_reader_version == 0:
+        return Problem(Reason.ZERO, "min_reader_version")
+    for field in ("tenant_id", "conversation_id", "log_identity"):
+        if not getattr(dispatch, field):
+            return Problem(Reason.MISSING, field)
+    if not dispatch.sender_user_id and dispatch.kind != event_pb2.EVENT_KIND_MEMBERSHIP:
+        return Problem(Reason.MISSING, "sender_user_id")
+    if dispatch.chunk_index >= dispatch.chunk_count:
+        return Problem(Reason.DOMAIN, "chunk_index")
+    return (
+        _counted(dispatch.fencing_epoch, "fencing_epoch")
+        or _counted(dispatch.conversation_seq, "conversation_seq")
+        or _digest(dispatch.event_id, "event_id")
+        or _digest(dispatch.dispatch_id, "dispatch_id")
+        or _kind(dispatch.kind)
+    )
+
+
+def blocks_problem(lanes: Sequence[int], users: Sequence[Sequence[str]]) -> Problem | None:
+    """What is wrong with a dispatch's blocks, given as parallel sequences.
+
+    The order of users is not looked at here: it is checked once, when the blocks are made.
+    """
+    if not lanes:
+        return Problem(Reason.MISSING, "blocks")
+    if lanes[-1] >= LANES or not _increasing(lanes):
+        return Problem(Reason.DOMAIN, "blocks.lane")
+    if not all(map(all, users)) or not all(users):
+        return Problem(Reason.MISSING, "blocks.user_ids")
+    return None
+
+
+@_check(group_dispatch_pb2.GroupDispatch)
+def _dispatch(dispatch: group_dispatch_pb2.GroupDispatch) -> Problem | None:
+    return header_problem(dispatch) or blocks_problem(
+        [block.lane for block in dispatch.blocks], [block.user_ids for block in dispatch.blocks]
+    )
+
+
+# --- cursors ----------------------------------------------------------------------------------
+
+
+@_check(mailbox_cursor_pb2.MailboxCursor)
+def _cursor(cursor: mailbox_cursor_pb2.MailboxCursor) -> Problem | None:
+    for field in ("tenant_id", "user_id", "device_id", "key_id"):
+        if not getattr(cursor, field):
+            return Problem(Reason.MISSING, field)
+    if cursor.lane_id >= LANES:
+        return Problem(Reason.DOMAIN, "lane_id")
+    if not 1 <= cursor.shard_epoch <= SHARD_EPOCH_MAX:
+        return Problem(Reason.DOMAIN, "shard_epoch")
+    return None
+
+
+@_check(mailbox_cursor_pb2.MailboxCursorToken)
+def _cursor_token(token: mailbox_cursor_pb2.MailboxCursorToken) -> Problem | None:
+    if not token.cursor:
+        return Problem(Reason.MISSING, "cursor")
+    return None if len(token.signature) == 32 else Problem(Reason.DOMAIN, "signature")
+
+
+# --- the walk ---------------------------------------------------------------------------------
+
+
+def _increasing(values: Sequence[int]) -> bool:
+    return all(map(int.__lt__, values, values[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What of a message type there is to check, so that the walk skips everything else."""
+
+    check: Check[Message] | None
+    enums: tuple[str, ...]
+    repeated: tuple[tuple[str, "_Plan"], ...]
+    singular: tuple[tuple[str, "_Plan"], ...]
+    oneofs: tuple[tuple[str, Mapping[str, "_Plan"]], ...]
+
+    @property
+    def idle(self) -> bool:
+        """Nothing of it, or below it, is checked."""
+        return not (self.check or self.enums or self.repeated or self.singular or self.oneofs)
+
+
+@cache
+def _plan(descriptor: Descriptor) -> _Plan:
+    """The plan of a message type. The contract has no recursive messages (a test says so)."""
+    enums: list[str] = []
+    repeated: list[tuple[str, _Plan]] = []
+    singular: list[tuple[str, _Plan]] = []
+    oneofs: dict[str, dict[str, _Plan]] = {}
+    for field in descriptor.fields:
+        if field.type == FieldDescriptor.TYPE_ENUM and not field.is_repeated:
+            enums.append(field.name)
+        if field.message_type is None:
+            continue
+        nested = _plan(field.message_type)
+        if nested.idle or descriptor is group_dispatch_pb2.GroupDispatch.DESCRIPTOR:
+            continue
+        if field.containing_oneof is not None:
+            oneofs.setdefault(field.containing_oneof.name, {})[field.name] = nested
+        else:
+            (repeated if field.is_repeated else singular).append((field.name, nested))
+    return _Plan(
+        _CHECKS.get(descriptor.full_name),
+        tuple(enums),
+        tuple(repeated),
+        tuple(singular),
+        tuple(oneofs.items()),
+    )
+
+
+def problem_of(message: Message) -> Problem | None:
+    """The first problem of the message or of one inside it; None if there is none."""
+    return _run(_plan(message.DESCRIPTOR), message)
+
+
+def _run(plan: _Plan, message: Message) -> Problem | None:
+    if plan.check is not None and (problem := plan.check(message)):
+        return problem
+    for name in plan.enums:
+        # An enum below 0 takes more bytes to write than some spellings that parse to it, so it
+        # could make up for the bytes that a doubled field loses.
+        if getattr(message, name) < 0:
+            return Problem(Reason.DOMAIN, name)
+    for name, nested in plan.repeated:
+        for index, item in enumerate(getattr(message, name)):
+            if problem := _run(nested, item):
+                return problem.inside(f"{name}[{index}]")
+    for name, nested in plan.singular:
+        if message.HasField(name) and (problem := _run(nested, getattr(message, name))):
+            return problem.inside(name)
+    for oneof, arms in plan.oneofs:
+        arm = message.WhichOneof(oneof)
+        if arm in arms and (problem := _run(arms[arm], getattr(message, arm))):
+            return problem.inside(arm)
+    return None

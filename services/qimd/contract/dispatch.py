@@ -1,0 +1,178 @@
+"""GroupDispatch: made by splicing blocks that are encoded once, read into core terms.
+
+The recipients of a membership version are the same for every message sent under it, so their bytes
+are made once (`encode_blocks`) and appended to each record's header. `blocks` has the highest field
+number, hence header ‖ blocks is the canonical encoding.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final, cast
+
+from qim.conversation.v1 import event_pb2
+from qim.dispatch.v1.group_dispatch_pb2 import GroupDispatch
+from qim.dispatch.v1.group_dispatch_pb2 import LaneBlock as LaneBlockMessage
+from qimd.contract import codec
+from qimd.contract.checks import Problem, blocks_problem, header_problem
+from qimd.contract.violation import Reason
+from qimd.core.ids import (
+    ConversationId,
+    DeviceId,
+    DispatchId,
+    EventId,
+    TenantId,
+    UserId,
+    content_digest,
+    dispatch_id,
+    sized,
+)
+from qimd.core.records import ConversationKey, Dispatch, Event, EventRef, LaneBlock
+
+GROUP_DISPATCH_VERSION: Final = 1
+"""The min_reader_version of the records that this build writes: no field needs a newer reader."""
+
+_CONTENT: Final = struct.Struct(">QIQ")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBlocks:
+    """A chunk's recipients, encoded and checked: what every record to them has in common."""
+
+    data: bytes = field(repr=False)
+    lane_mask: int
+    """Bit i for lane i."""
+    recipients: int
+
+
+def encode_blocks(blocks: Sequence[LaneBlock]) -> EncodedBlocks:
+    """Encode the recipients of a chunk, once for a membership version.
+
+    Raises ContractViolation unless lanes and, within a lane, users increase strictly. Comparing
+    texts is comparing their UTF-8 bytes: both follow the code points.
+    """
+    message = GroupDispatch(
+        blocks=[LaneBlockMessage(lane=block.lane, user_ids=block.users) for block in blocks]
+    )
+    problem = blocks_problem([b.lane for b in blocks], [b.users for b in blocks])
+    if problem is None and not all(
+        before < after for block in blocks for before, after in pairwise(block.users)
+    ):
+        problem = Problem(Reason.DOMAIN, "blocks.user_ids")
+    if problem is not None:
+        raise codec.violation(message, problem)
+    return EncodedBlocks(
+        data=message.SerializePartialToString(deterministic=True),
+        lane_mask=sum(1 << block.lane for block in blocks),
+        recipients=sum(len(block.users) for block in blocks),
+    )
+
+
+def encode_dispatch(
+    event: Event,
+    *,
+    fencing_epoch: int,
+    mailbox_shard: int,
+    chunk_index: int,
+    chunk_count: int,
+    log_identity: str,
+    blocks: EncodedBlocks,
+) -> bytes:
+    """One record of the dispatch log. Raises ContractViolation, as `codec.encode` would."""
+    header = GroupDispatch(
+        fencing_epoch=fencing_epoch,
+        tenant_id=event.key.tenant,
+        conversation_id=event.key.conversation,
+        conversation_seq=event.conversation_seq,
+        event_id=event.event_id,
+        dispatch_id=dispatch_id(event.event_id, mailbox_shard, chunk_index),
+        kind=cast("event_pb2.EventKind", event.kind),
+        sender_user_id=event.sender or "",
+        sender_device_id=event.sender_device or "",
+        created_at_ms=event.created_at_ms,
+        membership_version=event.membership_version,
+        routing_version=event.routing_version,
+        mailbox_shard=mailbox_shard,
+        chunk_index=chunk_index,
+        chunk_count=chunk_count,
+        log_identity=log_identity,
+        min_reader_version=GROUP_DISPATCH_VERSION,
+        trace_parent=event.trace_parent,
+    )
+    problem = header_problem(header)
+    if problem is None and not blocks.recipients:
+        problem = Problem(Reason.MISSING, "blocks")
+    if problem is not None:
+        raise codec.violation(header, problem)
+    return header.SerializeToString(deterministic=True) + blocks.data
+
+
+def decode_dispatch(data: bytes) -> Dispatch:
+    """A record in core terms.
+
+    Raises ContractViolation for bytes that no version can read (quarantine them), and ReaderTooOld
+    for a record that demands a newer reader (halt).
+    """
+    message = codec.decode_structure(GroupDispatch, data)
+    lanes = [block.lane for block in message.blocks]
+    users = [tuple(block.user_ids) for block in message.blocks]
+    problem = header_problem(message) or blocks_problem(lanes, users)
+    if problem is not None:
+        raise codec.violation(message, problem)
+    return _in_core_terms(
+        message,
+        tuple(map(LaneBlock, lanes, cast("list[tuple[UserId, ...]]", users))),
+        _content_digest(message, data),
+    )
+
+
+def _content_digest(message: GroupDispatch, data: bytes) -> bytes:
+    """16 bytes over what the event fixes, equal whoever wrote the record, when, and to which log.
+
+    The blocks are taken as their bytes: with unknown fields dropped, what follows the header. This
+    leaves the message without its blocks and its unknown fields, which nobody needs any more.
+    """
+    size = message.ByteSize()
+    message.DiscardUnknownFields()
+    known = data if message.ByteSize() == size else message.SerializeToString(deterministic=True)
+    message.ClearField("blocks")
+    header = (
+        sized(message.tenant_id)
+        + sized(message.conversation_id)
+        + sized(message.sender_user_id)
+        + _CONTENT.pack(message.conversation_seq, message.kind, message.membership_version)
+    )
+    return content_digest(header, known[message.ByteSize() :])
+
+
+def _in_core_terms(
+    message: GroupDispatch, blocks: tuple[LaneBlock, ...], digest: bytes
+) -> Dispatch:
+    sender = message.sender_user_id
+    device = message.sender_device_id
+    return Dispatch(
+        fencing_epoch=message.fencing_epoch,
+        ref=EventRef(
+            key=ConversationKey(
+                TenantId(message.tenant_id), ConversationId(message.conversation_id)
+            ),
+            conversation_seq=message.conversation_seq,
+            event_id=EventId(message.event_id),
+            kind=int(message.kind),
+            sender=UserId(sender) if sender else None,
+            created_at_ms=message.created_at_ms,
+        ),
+        dispatch_id=DispatchId(message.dispatch_id),
+        sender_device=DeviceId(device) if device else None,
+        membership_version=message.membership_version,
+        routing_version=message.routing_version,
+        mailbox_shard=message.mailbox_shard,
+        chunk_index=message.chunk_index,
+        chunk_count=message.chunk_count,
+        log_identity=message.log_identity,
+        min_reader_version=message.min_reader_version,
+        trace_parent=message.trace_parent,
+        blocks=blocks,
+        content_digest=digest,
+    )

@@ -1,0 +1,40 @@
+"""The few bytes of protobuf's wire format that splicing needs: tags, varints and lengths.
+
+Only encoding is done by hand, and only around payloads that are encoded already. Reading is always
+the codec's.
+"""
+
+from collections.abc import Iterable
+
+_LENGTH_DELIMITED = 2
+
+
+def varint(value: int) -> bytes:
+    """A non-negative integer in as few bytes as it takes."""
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def number(field: int, value: int) -> bytes:
+    """An unsigned integer, bool or enum field; nothing for 0, as for any implicit default."""
+    return varint(field << 3) + varint(value) if value else b""
+
+
+def delimited(field: int, payload: bytes) -> bytes:
+    """A message field, or a bytes or string field that is not empty."""
+    return varint(field << 3 | _LENGTH_DELIMITED) + varint(len(payload)) + payload
+
+
+def repeated(field: int, payloads: Iterable[bytes]) -> bytes:
+    """A repeated field of messages."""
+    tag = varint(field << 3 | _LENGTH_DELIMITED)
+    parts: list[bytes] = []
+    for payload in payloads:
+        parts += (tag, varint(len(payload)), payload)
+    return b"".join(parts)
