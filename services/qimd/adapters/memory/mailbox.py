@@ -1,0 +1,373 @@
+"""Mailboxes in memory: a shard is one partition key, a device another.
+
+A shard's step is one atomic effect: entries, progress, marks, buckets and watermarks together.
+"""
+
+from bisect import bisect_right, insort
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from qimd.adapters.memory.network import Wire
+from qimd.core.ids import DispatchId, EventId
+from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
+from qimd.core.parameters import LANES
+from qimd.core.records import ConversationKey, DeviceKey, UserKey
+from qimd.core.seq import SEQ_NONE, MailboxSeq, before_offset
+from qimd.ports.mailbox import (
+    ApplyStep,
+    DayBucket,
+    DeviceState,
+    Entry,
+    EpochBoundary,
+    EpochMark,
+    MaterialisedRecord,
+    RecordStep,
+    RecordVerdict,
+    ShardState,
+    mask_users,
+)
+
+_STALE_TERM: Final = NotApplied(Refusal.STALE_EPOCH, "the shard's term is not the caller's")
+_NO_SHARD: Final = NotApplied(Refusal.NOT_FOUND, "the shard was never opened")
+
+
+def _seq_of(item: Entry | MaterialisedRecord) -> MailboxSeq:
+    return item.seq
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Which lanes of a dispatch are done, and what its content was."""
+
+    digest: bytes
+    done: int = 0
+
+
+@dataclass(slots=True)
+class _Record:
+    """What a record's recipients share, and who they are."""
+
+    shared: MaterialisedRecord
+    users: list[UserKey] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Shard:
+    """One partition key."""
+
+    term: int
+    next_offset: int
+    position: MailboxSeq
+    floor: MailboxSeq
+    boundaries: list[EpochBoundary]
+    lagging: dict[int, MailboxSeq] = field(default_factory=dict)
+    lane_last: list[MailboxSeq] = field(default_factory=lambda: [SEQ_NONE] * LANES)
+    buckets: list[DayBucket] = field(default_factory=list)
+    marks: dict[ConversationKey, list[EpochMark]] = field(default_factory=dict)
+    progress: dict[DispatchId, _Progress] = field(default_factory=dict)
+    records: dict[MailboxSeq, _Record] = field(default_factory=dict)
+    last_request_id: bytes | None = None
+    last_verdicts: tuple[RecordVerdict, ...] = ()
+
+    def watermark(self, lane: int) -> MailboxSeq:
+        """W of a lane."""
+        return self.lagging.get(lane, self.position)
+
+    def lowers(self, step: ApplyStep) -> bool:
+        """Whether a watermark would go back."""
+        return step.position < self.position or any(
+            step.lagging.get(lane, step.position) < self.watermark(lane) for lane in range(LANES)
+        )
+
+    def state(self, shard: int) -> ShardState:
+        """A copy, as an owner sees it."""
+        return ShardState(
+            shard=shard,
+            term=self.term,
+            next_offset=self.next_offset,
+            position=self.position,
+            lagging=dict(self.lagging),
+            floor=self.floor,
+            lane_last=tuple(self.lane_last),
+            boundaries=tuple(self.boundaries),
+            buckets=tuple(self.buckets),
+        )
+
+    def mark(self, key: ConversationKey, mark: EpochMark) -> None:
+        """Keep the first seq of an epoch; one that is known already stays where it is."""
+        marks = self.marks.setdefault(key, [])
+        if all(known.fencing_epoch != mark.fencing_epoch for known in marks):
+            insort(marks, mark, key=lambda known: known.first_seq)
+
+    def fold(self, key: ConversationKey, below: MailboxSeq) -> int:
+        """Keep the largest epoch's of the marks at or below; how many went."""
+        marks = self.marks[key]
+        old = [mark for mark in marks if mark.first_seq <= below]
+        if len(old) < 2:
+            return 0
+        kept = max(old, key=lambda mark: mark.fencing_epoch)
+        self.marks[key] = [kept, *marks[len(old) :]]
+        return len(old) - 1
+
+
+class MailboxDisk:
+    """What survives a process: shards, mailboxes, devices."""
+
+    def __init__(self) -> None:
+        self.shards: dict[int, _Shard] = {}
+        self.entries: dict[UserKey, list[Entry]] = {}
+        self.devices: dict[DeviceKey, DeviceState] = {}
+
+    def open_shard(self, shard: int, term: int, first: EpochBoundary) -> Outcome[ShardState]:
+        """See `ports.mailbox.MailboxStore`."""
+        start = before_offset(first.shard_epoch, first.first_offset)
+        stored = self.shards.setdefault(
+            shard, _Shard(term, first.first_offset, start, SEQ_NONE, [first])
+        )
+        if stored.term > term:
+            return _STALE_TERM
+        stored.term = term
+        return Applied(stored.state(shard))
+
+    def begin_epoch(self, shard: int, term: int, boundary: EpochBoundary) -> Outcome[ShardState]:
+        """See `ports.mailbox.MailboxStore`."""
+        stored = self.shards.get(shard)
+        if stored is None:
+            return _NO_SHARD
+        if stored.term != term:
+            return _STALE_TERM
+        last = stored.boundaries[-1]
+        if boundary == last:
+            return Applied(stored.state(shard))
+        if boundary.shard_epoch != last.shard_epoch + 1:
+            return NotApplied(Refusal.CONFLICT, f"the last shard_epoch is {last.shard_epoch}")
+        stored.boundaries.append(boundary)
+        stored.next_offset = boundary.first_offset
+        stored.position = before_offset(boundary.shard_epoch, boundary.first_offset)
+        stored.lagging = {}
+        return Applied(stored.state(shard))
+
+    def apply(self, step: ApplyStep) -> Outcome[Sequence[RecordVerdict]]:
+        """See `ports.mailbox.ApplyStep`."""
+        stored = self.shards.get(step.shard)
+        if stored is None:
+            return _NO_SHARD
+        if step.request_id == stored.last_request_id:
+            return Applied(stored.last_verdicts)
+        if stored.term != step.term:
+            return _STALE_TERM
+        if stored.position != step.expected_position or stored.lowers(step):
+            return NotApplied(Refusal.HEAD_MOVED, "the shard's position is another")
+        verdicts = tuple(self._materialise(stored, step, record) for record in step.records)
+        for key, mark in step.marks:
+            stored.mark(key, mark)
+        known_days = [bucket.day for bucket in stored.buckets]
+        stored.buckets.extend(one for one in step.buckets if one.day not in known_days)
+        stored.next_offset = step.next_offset
+        stored.position = step.position
+        stored.lagging = dict(step.lagging)
+        stored.last_request_id = step.request_id
+        stored.last_verdicts = verdicts
+        return Applied(verdicts)
+
+    def _materialise(self, stored: _Shard, step: ApplyStep, record: RecordStep) -> RecordVerdict:
+        asked = 0
+        for block in record.blocks:
+            asked |= 1 << block.lane
+        progress = stored.progress.setdefault(record.dispatch_id, _Progress(record.content_digest))
+        if progress.digest != record.content_digest:
+            return RecordVerdict(0, 0, digest_differs=True)
+        new = asked & ~progress.done
+        progress.done |= asked
+        if new:
+            self._enter(stored, step, record, new)
+        return RecordVerdict(new, asked & ~new)
+
+    def _enter(self, stored: _Shard, step: ApplyStep, record: RecordStep, lanes: int) -> None:
+        row = stored.records.get(record.seq)
+        if row is None:
+            row = _Record(_shared(step, record))
+            stored.records[record.seq] = row
+        entry = Entry(record.seq, record.ref)
+        for user in mask_users(record.blocks, lanes):
+            owner = UserKey(record.ref.key.tenant, user)
+            insort(self.entries.setdefault(owner, []), entry, key=_seq_of)
+            row.users.append(owner)
+        for block in record.blocks:
+            if lanes >> block.lane & 1:
+                stored.lane_last[block.lane] = max(stored.lane_last[block.lane], record.seq)
+
+    def expire(self, shard: int, term: int, floor: MailboxSeq, limit: int) -> Outcome[int]:
+        """See `ports.mailbox.MailboxStore.expire_buckets`."""
+        stored = self.shards.get(shard)
+        if stored is None:
+            return _NO_SHARD
+        if stored.term != term:
+            return _STALE_TERM
+        stored.floor = max(stored.floor, floor)
+        gone = list(islice((seq for seq in sorted(stored.records) if seq <= stored.floor), limit))
+        for seq in gone:
+            for user in stored.records.pop(seq).users:
+                self.entries[user] = [one for one in self.entries[user] if one.seq != seq]
+        return Applied(len(gone))
+
+    def range_of(self, user: UserKey, after: MailboxSeq, through: MailboxSeq) -> Sequence[Entry]:
+        """A user's entries in (after, through]."""
+        entries = self.entries.get(user, [])
+        first = bisect_right(entries, after, key=_seq_of)
+        return entries[first : bisect_right(entries, through, key=_seq_of)]
+
+
+def _shared(step: ApplyStep, record: RecordStep) -> MaterialisedRecord:
+    return MaterialisedRecord(
+        shard=step.shard,
+        seq=record.seq,
+        ref=record.ref,
+        dispatch_id=record.dispatch_id,
+        fencing_epoch=record.fencing_epoch,
+        chunk_index=record.chunk_index,
+        chunk_count=record.chunk_count,
+        at_ms=step.at_ms,
+    )
+
+
+class MemoryMailboxStore:
+    """`ports.mailbox.MailboxStore`."""
+
+    def __init__(self, disk: MailboxDisk, wire: Wire) -> None:
+        self._disk = disk
+        self._wire = wire
+
+    # the shard's steps
+
+    async def open_shard(self, shard: int, term: int, first: EpochBoundary) -> Outcome[ShardState]:
+        return await self._wire.step(
+            "open_shard", shard, lambda: self._disk.open_shard(shard, term, first)
+        )
+
+    async def apply(self, step: ApplyStep) -> Outcome[Sequence[RecordVerdict]]:
+        return await self._wire.step("apply", step.shard, lambda: self._disk.apply(step), step)
+
+    async def fold_marks(self, shard: int, term: int, below: MailboxSeq) -> Outcome[int]:
+        def effect() -> Outcome[int]:
+            stored = self._disk.shards.get(shard)
+            if stored is None:
+                return _NO_SHARD
+            if stored.term != term:
+                return _STALE_TERM
+            return Applied(sum(stored.fold(key, below) for key in stored.marks))
+
+        return await self._wire.step("fold_marks", shard, effect)
+
+    async def expire_buckets(
+        self, shard: int, term: int, floor: MailboxSeq, limit: int
+    ) -> Outcome[int]:
+        return await self._wire.step(
+            "expire_buckets", shard, lambda: self._disk.expire(shard, term, floor, limit)
+        )
+
+    async def begin_epoch(
+        self, shard: int, term: int, boundary: EpochBoundary
+    ) -> Outcome[ShardState]:
+        return await self._wire.step(
+            "begin_epoch", shard, lambda: self._disk.begin_epoch(shard, term, boundary)
+        )
+
+    # the shard's reads
+
+    async def shard_state(self, shard: int) -> ShardState | None:
+        def effect() -> ShardState | None:
+            stored = self._disk.shards.get(shard)
+            return None if stored is None else stored.state(shard)
+
+        return await self._wire.read("shard_state", shard, effect)
+
+    async def epoch_marks(
+        self, shard: int, keys: Sequence[ConversationKey]
+    ) -> Mapping[ConversationKey, Sequence[EpochMark]]:
+        def effect() -> Mapping[ConversationKey, Sequence[EpochMark]]:
+            stored = self._disk.shards.get(shard)
+            marks = {} if stored is None else stored.marks
+            return {key: tuple(marks[key]) for key in keys if key in marks}
+
+        return await self._wire.read("epoch_marks", shard, effect)
+
+    async def records_of(self, event_id: EventId) -> Sequence[MaterialisedRecord]:
+        return await self._wire.read("records_of", None, lambda: self._records_of(event_id))
+
+    def _records_of(self, event_id: EventId) -> Sequence[MaterialisedRecord]:
+        return [
+            row.shared
+            for shard in sorted(self._disk.shards)
+            for _, row in sorted(self._disk.shards[shard].records.items())
+            if row.shared.ref.event_id == event_id
+        ]
+
+    async def records_after(
+        self, shard: int, after: MailboxSeq, limit: int
+    ) -> Sequence[MaterialisedRecord]:
+        def effect() -> Sequence[MaterialisedRecord]:
+            stored = self._disk.shards.get(shard)
+            records = {} if stored is None else stored.records
+            above = sorted(seq for seq in records if seq > after)
+            return [records[seq].shared for seq in above[:limit]]
+
+        return await self._wire.read("records_after", shard, effect)
+
+    async def dispatch_counts(
+        self, event_ids: Sequence[EventId]
+    ) -> Mapping[EventId, tuple[int, int]]:
+        def effect() -> Mapping[EventId, tuple[int, int]]:
+            counts: dict[EventId, tuple[int, int]] = {}
+            for event_id in event_ids:
+                records = self._records_of(event_id)
+                if records:
+                    dispatches = dict.fromkeys(record.dispatch_id for record in records)
+                    counts[event_id] = (len(dispatches), records[0].chunk_count)
+            return counts
+
+        return await self._wire.read("dispatch_counts", None, effect)
+
+    # a user's reads
+
+    async def entries(
+        self, user: UserKey, after: MailboxSeq, through: MailboxSeq, limit: int
+    ) -> Sequence[Entry]:
+        return await self._wire.read(
+            "entries", user, lambda: self._disk.range_of(user, after, through)[:limit]
+        )
+
+    async def entry_seqs(
+        self, user: UserKey, key: ConversationKey, from_seq: int, through_seq: int
+    ) -> Mapping[int, MailboxSeq]:
+        def effect() -> Mapping[int, MailboxSeq]:
+            return {
+                entry.ref.conversation_seq: entry.seq
+                for entry in self._disk.entries.get(user, [])
+                if entry.ref.key == key and from_seq <= entry.ref.conversation_seq <= through_seq
+            }
+
+        return await self._wire.read("entry_seqs", user, effect)
+
+    # devices
+
+    async def open_device(self, device: DeviceKey, floor: MailboxSeq) -> Outcome[DeviceState]:
+        def effect() -> Outcome[DeviceState]:
+            return Applied(self._disk.devices.setdefault(device, DeviceState(floor, floor)))
+
+        return await self._wire.step("open_device", device, effect)
+
+    async def ack(
+        self, device: DeviceKey, position: MailboxSeq, handed: MailboxSeq
+    ) -> Outcome[DeviceState]:
+        def effect() -> Outcome[DeviceState]:
+            stored = self._disk.devices.get(device)
+            if stored is None:
+                return NotApplied(Refusal.NOT_FOUND, "the device was never opened")
+            risen = DeviceState(max(stored.acked, position), max(stored.handed, handed))
+            self._disk.devices[device] = risen
+            return Applied(risen)
+
+        return await self._wire.step("ack", device, effect)
