@@ -1,7 +1,8 @@
 """The data folder's fixed facts: what must be the same at every start on the same data.
 
 A conversation's outbox is indexed by its writer shard, and a user's mailbox lives in one partition
-of the topic: other counts would look for both in the wrong place, in silence. `DATA/deployment.json`
+of the topic: other counts would look for both in the wrong place, in silence. The file
+`DATA/deployment.json`
 is written at the first start and compared at each later one.
 """
 

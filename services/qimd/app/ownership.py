@@ -41,6 +41,9 @@ _log = logger("ownership")
 VIEW_INTERVAL_S: Final = 1.0
 """Between two looks at a key that somebody else holds: short beside the lease's own times."""
 
+HAND_OVER_WAIT_S: Final = 3 * VIEW_INTERVAL_S
+"""How long an owner that handed its shard over leaves the key to others."""
+
 BACKOFF_MIN_S: Final = 0.5
 BACKOFF_MAX_S: Final = 30.0
 """Between two terms of a shard whose room fails: a fault that stays must not spin."""
@@ -75,6 +78,7 @@ class TermEnd(Enum):
     LOST = "lost"
     FENCED = "self_fenced"
     STEPPED_DOWN = "stepped_down"
+    HANDED_OVER = "handed_over"
     FAULT = "room_fault"
 
 
@@ -157,7 +161,9 @@ class ShardOwner:
                 await self._back_off()
                 continue
             end = await self._serve(epoch, sent_at_s)
-            if end in {TermEnd.FAULT, TermEnd.STEPPED_DOWN}:
+            if end is TermEnd.HANDED_OVER:
+                await self._stand_back(HAND_OVER_WAIT_S)
+            elif end in {TermEnd.FAULT, TermEnd.STEPPED_DOWN}:
                 await self._back_off()
 
     # --- taking over ---
@@ -324,7 +330,9 @@ class ShardOwner:
             return TermEnd.DRAINED
         if self._fault:
             return TermEnd.FAULT
-        if term.ended or self._handing_over or self._running < len(self._rooms):
+        if self._handing_over:
+            return TermEnd.HANDED_OVER
+        if term.ended or self._running < len(self._rooms):
             return TermEnd.STEPPED_DOWN
         if not term.may_write(now_s):
             _log.warning("no renewal in time: self-fenced", epoch=term.epoch, **self._names())
