@@ -404,7 +404,11 @@ class ShardOwner:
 
     async def _back_off(self) -> None:
         self._failures += 1
-        deadline_s = self._runtime.monotonic_s() + backoff_s(self._failures, self._runtime.random())
+        await self._stand_back(backoff_s(self._failures, self._runtime.random()))
+
+    async def _stand_back(self, seconds: float) -> None:
+        """Leave the key alone for a while."""
+        deadline_s = self._runtime.monotonic_s() + seconds
         while not self._draining and (left_s := deadline_s - self._runtime.monotonic_s()) > 0:
             await self._pause(left_s)
 
