@@ -1,0 +1,91 @@
+"""Recorded chats: reading a file, and replaying it in the order in which it was spoken.
+
+A file has one JSON object a line: `n` (1, 2, …), `kind` (`message`, `action`, `rename`), `user`,
+`text`. Each message or action is a SEND by its user; the conversation's order must be that of `n`.
+One conversation is numbered by arrival, so whoever speaks next waits for the last one's SEND_ACK;
+consecutive lines of one speaker travel in one SEND.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from qimd.client.model import as_body
+from qimd.core.errors import QimError, invalid
+from qimd.core.parameters import BODY_BYTES_MAX, SEND_EVENTS_MAX
+
+SPOKEN: Final = frozenset({"message", "action"})
+
+TURN_BYTES_MAX: Final = 1024 * 1024
+"""Keeps a turn of large bodies within one SEND frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What somebody said: the n-th row of its file."""
+
+    n: int
+    user: str
+    body: bytes = field(repr=False)
+
+
+def read_chat(path: Path) -> list[Line]:
+    """The messages and actions of a file, in order.
+
+    Raises QimError(INVALID_ARGUMENT) that names the line at fault.
+    """
+    lines: list[Line] = []
+    # Only \n ends a row: the text may hold other characters that Python takes for line ends.
+    with path.open(encoding="utf-8", newline="\n") as file:
+        for number, row in enumerate(file, 1):
+            line = _line(path, number, row)
+            if line is None:
+                continue
+            if lines and line.n <= lines[-1].n:
+                raise _bad(path, number, f"n is {line.n} after {lines[-1].n}")
+            lines.append(line)
+    if not lines:
+        raise invalid(f"{path} holds no message", "file")
+    return lines
+
+
+def _line(path: Path, number: int, row: str) -> Line | None:
+    try:
+        data = json.loads(row)
+    except ValueError:
+        raise _bad(path, number, "it is not JSON") from None
+    if not isinstance(data, dict):
+        raise _bad(path, number, "it is not an object")
+    if data.get("kind") not in SPOKEN:
+        return None
+    n, user, text = data.get("n"), data.get("user"), data.get("text")
+    if not isinstance(n, int) or not isinstance(user, str) or not isinstance(text, str):
+        raise _bad(path, number, "n, user or text is missing or of another type")
+    body = as_body(text)
+    if len(body) > BODY_BYTES_MAX:
+        raise _bad(path, number, f"its text has {len(body)} bytes, more than {BODY_BYTES_MAX}")
+    return Line(n, user, body)
+
+
+def _bad(path: Path, number: int, problem: str) -> QimError:
+    return invalid(f"{path}, line {number}: {problem}", "file")
+
+
+def speakers(lines: Sequence[Line]) -> list[str]:
+    """Everybody who speaks, in the order of their first line."""
+    return list(dict.fromkeys(line.user for line in lines))
+
+
+def turns(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
+    """Cut into runs of one speaker, each fit for one SEND."""
+    start, size = 0, 0
+    for index, line in enumerate(lines):
+        full = index - start == SEND_EVENTS_MAX or size + len(line.body) > TURN_BYTES_MAX
+        if index > start and (full or line.user != lines[start].user):
+            yield lines[start:index]
+            start, size = index, 0
+        size += len(line.body)
+    if lines:
+        yield lines[start:]
