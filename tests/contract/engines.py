@@ -1,0 +1,92 @@
+"""What a suite needs of an engine besides its ports: to harm it, as operators and disasters do."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.runtime import ManualRuntime
+
+from qimd.adapters.memory import MemoryCluster
+from qimd.ports.data import Backends
+
+PARTITIONS = 4
+RETENTION_MS = 3_600_000
+RECORD_BYTES_MAX = 100_000
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A fresh deployment of one engine, on a clock that the test moves."""
+
+    name: str
+    backends: Backends
+    runtime: ManualRuntime
+    enforce_retention: Callable[[int], Awaitable[object]]
+    recreate_topic: Callable[[], Awaitable[object]]
+    drop_rows: Callable[[int], Awaitable[object]]
+
+
+@asynccontextmanager
+async def opened(name: str, folder: Path) -> AsyncIterator[Engine]:
+    """Open the engine `name`; what it keeps on disk is in `folder`."""
+    async with ManualRuntime() as runtime:
+        match name:
+            case "memory":
+                yield memory_engine(runtime)
+            case "sqlite":
+                async with sqlite_engine(runtime, folder) as engine:
+                    yield engine
+            case _:
+                raise ValueError(f"there is no engine {name!r}")
+
+
+def memory_engine(runtime: ManualRuntime) -> Engine:
+    cluster = MemoryCluster(
+        runtime,
+        partitions=PARTITIONS,
+        retention_ms=RETENTION_MS,
+        max_record_bytes=RECORD_BYTES_MAX,
+    )
+
+    async def enforce_retention(now_ms: int) -> None:
+        cluster.topic.enforce_retention(now_ms)
+
+    async def recreate_topic() -> None:
+        cluster.topic.recreate()
+
+    async def drop_rows(partition: int) -> None:
+        cluster.projection.drop_rows(partition)
+
+    return Engine(
+        name="memory",
+        backends=cluster.open(runtime),
+        runtime=runtime,
+        enforce_retention=enforce_retention,
+        recreate_topic=recreate_topic,
+        drop_rows=drop_rows,
+    )
+
+
+@asynccontextmanager
+async def sqlite_engine(runtime: ManualRuntime, folder: Path) -> AsyncIterator[Engine]:
+    from qimd.adapters.sqlite import open_sqlite
+
+    opened_at = await open_sqlite(
+        folder / "qim.db",
+        runtime,
+        partitions=PARTITIONS,
+        retention_ms=RETENTION_MS,
+        max_record_bytes=RECORD_BYTES_MAX,
+    )
+    try:
+        yield Engine(
+            name="sqlite",
+            backends=opened_at.backends,
+            runtime=runtime,
+            enforce_retention=opened_at.log.enforce_retention,
+            recreate_topic=opened_at.log.recreate_topic,
+            drop_rows=opened_at.projection.drop_rows,
+        )
+    finally:
+        await opened_at.close()
