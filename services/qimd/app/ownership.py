@@ -92,8 +92,7 @@ class ShardOwner:
     """The loop of one shard. `owner` names this process, uniquely among all that ever ran.
 
     `sole` says that no other process can live: in `dev` the exclusive lock on the data folder
-    proves it, so a takeover need not wait. Then `owner` is the folder's name, not the process's,
-    and the key that a killed predecessor left behind is already ours.
+    proves it, so that a key which is absent may be taken at once.
     """
 
     def __init__(

@@ -10,6 +10,7 @@ What is refused is refused at start, by a `SettingRefused` that names the flag.
 import argparse
 import dataclasses
 import ipaddress
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,14 @@ def _setting(default: T, read: Callable[[str], Any], text: str, *, least: float 
     metadata = {"read": read, "help": text, "least": least}
     declared: T = dataclasses.field(default=default, metadata=metadata)
     return declared
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    # Every comparison with a NaN is false, and so would be every check below.
+    if not math.isfinite(value):
+        raise ValueError("must be a finite number")
+    return value
 
 
 def _boolean(text: str) -> bool:
@@ -102,24 +111,28 @@ class Settings:
         24 * _HOUR_MS, int, "how far back a replay must be able to begin", least=1
     )
     writer_failover_wait_s: float = _setting(
-        _LEASE.writer_failover_wait_s, float, "after an owner's last sign of life, to its successor"
+        _LEASE.writer_failover_wait_s,
+        _seconds,
+        "after an owner's last sign of life, to its successor",
     )
     shard_lease_ttl_s: float = _setting(
-        _LEASE.shard_lease_ttl_s, float, "life of a lease that is not renewed"
+        _LEASE.shard_lease_ttl_s, _seconds, "life of a lease that is not renewed"
     )
     writer_self_fence_deadline_s: float = _setting(
-        _LEASE.writer_self_fence_deadline_s, float, "after it, an owner without renewal stops"
+        _LEASE.writer_self_fence_deadline_s, _seconds, "after it, an owner without renewal stops"
     )
     lease_renew_interval_s: float = _setting(
-        _LEASE.lease_renew_interval_s, float, "between renewals"
+        _LEASE.lease_renew_interval_s, _seconds, "between renewals"
     )
     lease_renew_retry_s: float = _setting(
-        _LEASE.lease_renew_retry_s, float, "between tries after a renewal that failed"
+        _LEASE.lease_renew_retry_s, _seconds, "between tries after a renewal that failed"
     )
     drain_grace_s: float = _setting(
-        DRAIN_GRACE_S, float, "how long a stop waits for what is under way", least=0
+        DRAIN_GRACE_S, _seconds, "how long a stop waits for what is under way", least=0
     )
-    audit_interval_s: float = _setting(10.0, float, "between two passes of the auditor", least=0.05)
+    audit_interval_s: float = _setting(
+        10.0, _seconds, "between two passes of the auditor", least=0.05
+    )
     log_level: str = _setting("info", _choice(*LEVELS), f"one of {', '.join(LEVELS)}")
     log_format: str = _setting(
         "auto", _choice(*LOG_FORMATS), "json, console, or auto: console on a terminal"
@@ -170,7 +183,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _metavar(field: "dataclasses.Field[Any]") -> str:
-    kind = {int: "N", float: "SECONDS", Path: "PATH"}
+    kind = {int: "N", _seconds: "SECONDS", Path: "PATH"}
     return kind.get(field.metadata["read"], "TEXT")
 
 

@@ -87,7 +87,7 @@ class Metrics:
             buckets=_LATENCY_BUCKETS_S, registry=r,
         )  # fmt: skip
         self.duplicates_total = Counter(
-            "duplicate_blocks", "Lane blocks absorbed by dispatch_id", ["shard"], registry=r
+            "duplicates", "Lane blocks absorbed by dispatch_id", ["shard"], registry=r
         )
 
         # The seed's SLIs (section 6.2).

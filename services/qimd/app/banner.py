@@ -1,0 +1,72 @@
+"""What `qimd dev` prints once it is ready, and what it writes for other programs."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from qimd.app.credentials import FILE_NAME, Credentials, write_private
+
+DEV_USER: Final = "alice"
+DEV_DEVICE: Final = "laptop"
+TOKEN_LIFE_S: Final = 3600
+
+
+def dev_token(credentials: Credentials, now_s: int, token_id: str) -> str:
+    """An access token of the seeded tenant for `alice`, good for an hour."""
+    claims = {
+        "sub": DEV_USER,
+        "tenant": credentials.tenant,
+        "device": DEV_DEVICE,
+        "jti": token_id,
+        "iat": now_s,
+        "exp": now_s + TOKEN_LIFE_S,
+    }
+    key = Ed25519PrivateKey.from_private_bytes(credentials.private_key)
+    return jwt.encode(claims, key, algorithm="EdDSA", headers={"kid": credentials.key_id})
+
+
+def banner(
+    version: str, credentials: Credentials, folder: Path, *, ephemeral: bool, token: str
+) -> str:
+    """The text. `token` is empty where the output may be kept: then only its command is shown."""
+    path = folder / FILE_NAME
+    life = "removed at the end" if ephemeral else "durable"
+    lines = [
+        f"qimd {version} is ready",
+        "",
+        f"  gRPC         {credentials.address}",
+        f"  metrics      http://{credentials.metrics_address}/metrics",
+        f"  data         {folder} ({life})",
+        f"  tenant       {credentials.tenant}",
+        f"  credentials  {path}",
+    ]
+    if token:
+        lines.append(f"  token        {token}")
+        lines.append(f"               (for {DEV_USER} on {DEV_DEVICE}, one hour)")
+    data = f" --data {folder}" if folder != Path("qim-data").absolute() else ""
+    lines += [
+        "",
+        "Next:",
+        "",
+        f"  qimctl{data} conversation create hello --member {DEV_USER} --member bob",
+        f"  qimctl{data} send hello 'Hello, Bob' --user {DEV_USER}",
+        "",
+        "Ctrl-C ends it.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write_ready_file(path: Path, credentials: Credentials) -> None:
+    """Tell a program that started us where we listen: it waits for this file."""
+    told = {
+        "grpc": credentials.address,
+        "metrics": credentials.metrics_address,
+        "pid": os.getpid(),
+        "at_ms": time.time_ns() // 1_000_000,
+    }
+    write_private(path, json.dumps(told) + "\n")

@@ -1,0 +1,139 @@
+"""The data folder: its lock, its credentials, its fixed facts."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qimd.app.credentials import (
+    FILE_NAME,
+    CredentialsBroken,
+    generate,
+    load_or_create,
+    store,
+    with_addresses,
+)
+from qimd.app.deployment import prepare_folder, settle_facts
+from qimd.app.lock import FolderInUse, FolderLock
+from qimd.app.settings import SettingRefused, Settings
+
+
+def test_a_second_lock_names_the_holder(tmp_path: Path) -> None:
+    held = FolderLock.take(tmp_path)
+    held.describe("127.0.0.1:7400")
+    with pytest.raises(FolderInUse) as refused:
+        FolderLock.take(tmp_path)
+    text = refused.value.message
+    assert f"process {os.getpid()}, since 20" in text
+    assert "127.0.0.1:7400" in text
+    assert "--data" in text
+    held.release()
+    FolderLock.take(tmp_path).release()
+
+
+def test_a_holder_that_has_not_said_its_name_yet_is_refused_all_the_same(tmp_path: Path) -> None:
+    held = FolderLock.take(tmp_path)
+    (tmp_path / "lock").write_text("{broken")
+    with pytest.raises(FolderInUse, match="just starting"):
+        FolderLock.take(tmp_path)
+    held.release()
+
+
+def test_a_killed_process_does_not_hold_the_lock(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib; from qimd.app.lock import FolderLock\n"
+        "lock = FolderLock.take(pathlib.Path(sys.argv[1])); print('held', flush=True)\n"
+        "sys.stdin.read()"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
+        with pytest.raises(FolderInUse, match=f"process {child.pid}"):
+            FolderLock.take(tmp_path)
+        child.kill()
+        child.wait()
+    FolderLock.take(tmp_path).release()
+
+
+def test_credentials_are_made_once_and_only_their_owner_may_read_them(tmp_path: Path) -> None:
+    made = load_or_create(tmp_path)
+    assert load_or_create(tmp_path) == made
+    assert stat.S_IMODE((tmp_path / FILE_NAME).stat().st_mode) == 0o600
+    assert len(made.public_key) == 32
+    assert made != generate()
+
+
+def test_a_new_address_keeps_the_keys(tmp_path: Path) -> None:
+    made = load_or_create(tmp_path)
+    store(tmp_path, with_addresses(made, "127.0.0.1:1", "127.0.0.1:2"))
+    again = load_or_create(tmp_path)
+    assert (again.address, again.metrics_address) == ("127.0.0.1:1", "127.0.0.1:2")
+    assert with_addresses(again, "", "") == made
+
+
+def test_credentials_never_show_their_keys_in_a_repr() -> None:
+    made = generate()
+    text = repr(made)
+    assert made.admin_token not in text
+    assert repr(made.private_key) not in text
+
+
+@pytest.mark.parametrize("break_it", ["", "{", "[]", '{"format": 1}', '{"format": 99}'])
+def test_broken_credentials_are_refused_and_never_replaced(tmp_path: Path, break_it: str) -> None:
+    path = tmp_path / FILE_NAME
+    path.write_text(break_it)
+    with pytest.raises(CredentialsBroken, match=FILE_NAME):
+        load_or_create(tmp_path)
+    assert path.read_text() == break_it
+
+
+def test_a_short_key_is_refused_without_being_quoted(tmp_path: Path) -> None:
+    load_or_create(tmp_path)
+    path = tmp_path / FILE_NAME
+    document = json.loads(path.read_text())
+    document["private_key"] = "c2hvcnQ="
+    path.write_text(json.dumps(document))
+    with pytest.raises(CredentialsBroken) as refused:
+        load_or_create(tmp_path)
+    assert "c2hvcnQ" not in str(refused.value)
+
+
+def test_the_shard_counts_of_a_folder_are_for_good(tmp_path: Path) -> None:
+    settle_facts(tmp_path, Settings(mailbox_shards=4))
+    settle_facts(tmp_path, Settings(mailbox_shards=4))
+    with pytest.raises(SettingRefused, match=r"--mailbox-shards: 2 is refused.*made with 4"):
+        settle_facts(tmp_path, Settings(mailbox_shards=2))
+    with pytest.raises(SettingRefused, match="--writer-shards"):
+        settle_facts(tmp_path, Settings(mailbox_shards=4, writer_shards=8))
+
+
+def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:
+    settle_facts(tmp_path, Settings())
+    path = tmp_path / "deployment.json"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(SettingRefused, match="format 2"):
+        settle_facts(tmp_path, Settings())
+    path.write_text("{")
+    with pytest.raises(SettingRefused, match="does not parse"):
+        settle_facts(tmp_path, Settings())
+
+
+def test_a_folder_that_cannot_be_made_is_refused_by_flag(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingRefused, match="--data"):
+        prepare_folder(tmp_path / "file" / "below")
+
+
+def test_a_new_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
+    prepare_folder(tmp_path / "a" / "b")
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
