@@ -1,0 +1,97 @@
+"""What a running shard does now and then: its gauges, the identity check, expiry, folding."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from qimd.core.lease import Term
+from qimd.core.outcome import Applied
+from qimd.core.parameters import LOG_IDENTITY_CHECK_INTERVAL_S
+from qimd.core.records import LogIdentity
+from qimd.core.seq import MailboxSeq
+from qimd.mailbox import logic
+from qimd.mailbox.gates import same_log
+from qimd.mailbox.materialise import Materialiser
+from qimd.mailbox.ports import RoomPorts, settle
+
+GAUGE_INTERVAL_S: Final = 1.0
+EXPIRE_INTERVAL_S: Final = 60.0
+EXPIRE_RECORDS_MAX: Final = 512
+"""Records dropped in one step, with up to 512 entries each: about what a batch writes."""
+
+FOLD_INTERVAL_S: Final = 600.0
+
+
+class Housekeeping:
+    """Called by the shard's task, between its batches."""
+
+    def __init__(
+        self,
+        ports: RoomPorts,
+        term: Term,
+        writer: Materialiser,
+        identity: LogIdentity,
+        raise_floor: Callable[[MailboxSeq], None],
+    ) -> None:
+        self._ports = ports
+        self._term = term
+        self._writer = writer
+        self._identity = identity
+        self._raise_floor = raise_floor
+        now_s = ports.runtime.monotonic_s()
+        self._gauges_s = now_s
+        self._identity_s = now_s + LOG_IDENTITY_CHECK_INTERVAL_S
+        self._expire_s = now_s
+        self._fold_s = now_s + FOLD_INTERVAL_S
+        # An owner before may have raised the floor and died before the records went.
+        self._expired_all = False
+
+    async def tick(self) -> None:
+        """Do what is due. Raises Halted, TermOver, LogFault, QimError(UNAVAILABLE)."""
+        now_s = self._ports.runtime.monotonic_s()
+        if now_s >= self._identity_s:
+            self._identity_s = now_s + LOG_IDENTITY_CHECK_INTERVAL_S
+            # A topic that was re-created under a running reader is found within one interval.
+            await same_log(self._ports.log, self._identity)
+        if now_s >= self._gauges_s:
+            self._gauges_s = now_s + GAUGE_INTERVAL_S
+            await self._measure()
+        if now_s >= self._expire_s and await self._expire():
+            self._expire_s = now_s + EXPIRE_INTERVAL_S
+        if now_s >= self._fold_s:
+            self._fold_s = now_s + FOLD_INTERVAL_S
+            state = self._writer.state
+            below = logic.lowest_watermark(state)
+            await settle(
+                self._ports.runtime,
+                self._term,
+                lambda: self._ports.store.fold_marks(state.shard, self._term.epoch, below),
+            )
+
+    async def _measure(self) -> None:
+        state = self._writer.state
+        high = (await self._ports.log.watermarks(state.shard)).high
+        gauge = self._ports.metrics.mailbox_lag_records.labels(str(state.shard))
+        gauge.set(max(0, high - state.next_offset))
+
+    async def _expire(self) -> bool:
+        """Drop one portion of what is older than the buckets kept; whether nothing is left."""
+        state = self._writer.state
+        floor = logic.expired_floor(state, self._ports.runtime.wall_ms())
+        if floor <= state.floor and self._expired_all:
+            return True
+        # Readers see the new floor before anything below it goes: a page that is read meanwhile
+        # must not pass for whole.
+        self._raise_floor(floor)
+        outcome = await settle(
+            self._ports.runtime,
+            self._term,
+            lambda: self._ports.store.expire_buckets(
+                state.shard, self._term.epoch, floor, EXPIRE_RECORDS_MAX
+            ),
+        )
+        if not isinstance(outcome, Applied):
+            return True
+        self._writer.state = replace(self._writer.state, floor=floor)
+        self._expired_all = outcome.value < EXPIRE_RECORDS_MAX
+        return self._expired_all
