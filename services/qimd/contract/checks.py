@@ -192,12 +192,6 @@ def _event(event: event_pb2.ConversationEvent) -> Problem | None:
     return None
 
 
-@_check(event_pb2.Reaction)
-def _reaction(reaction: event_pb2.Reaction) -> Problem | None:
-    # Presence and limits of what a client sends are judged event by event, in `draft_of`.
-    return Problem(Reason.DOMAIN, "target_seq") if reaction.target_seq > 1 << 63 else None
-
-
 # --- dispatches -------------------------------------------------------------------------------
 
 
@@ -205,9 +199,9 @@ def header_problem(dispatch: group_dispatch_pb2.GroupDispatch) -> Problem | None
     """What is wrong with a dispatch apart from its blocks."""
     if dispatch.min_reader_version == 0:
         return Problem(Reason.ZERO, "min_reader_version")
-    for field in ("tenant_id", "conversation_id", "log_identity"):
-        if not getattr(dispatch, field):
-            return Problem(Reason.MISSING, field)
+    if not (dispatch.tenant_id and dispatch.conversation_id and dispatch.log_identity):
+        fields = ("tenant_id", "conversation_id", "log_identity")
+        return Problem(Reason.MISSING, next(f for f in fields if not getattr(dispatch, f)))
     if not dispatch.sender_user_id and dispatch.kind != event_pb2.EVENT_KIND_MEMBERSHIP:
         return Problem(Reason.MISSING, "sender_user_id")
     if dispatch.chunk_index >= dispatch.chunk_count:
@@ -224,13 +218,14 @@ def header_problem(dispatch: group_dispatch_pb2.GroupDispatch) -> Problem | None
 def blocks_problem(lanes: Sequence[int], users: Sequence[Sequence[str]]) -> Problem | None:
     """What is wrong with a dispatch's blocks, given as parallel sequences.
 
-    The order of users is not looked at here: it is checked once, when the blocks are made.
+    No user is looked at but the first, which is where an empty id would stand: the users' order is
+    checked once, when the blocks are made.
     """
     if not lanes:
         return Problem(Reason.MISSING, "blocks")
     if lanes[-1] >= LANES or not _increasing(lanes):
         return Problem(Reason.DOMAIN, "blocks.lane")
-    if not all(map(all, users)) or not all(users):
+    if not all(members and members[0] for members in users):
         return Problem(Reason.MISSING, "blocks.user_ids")
     return None
 

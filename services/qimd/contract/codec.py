@@ -67,7 +67,12 @@ def encode(message: Message) -> bytes:
 
 
 def decode_structure(message_type: type[M], data: bytes) -> M:
-    """As `decode`, without the checks of `contract.checks`: for callers that make them themselves.
+    """As `decode`, without the checks of `contract.checks`, for callers that make them."""
+    return read(message_type, data)[0]
+
+
+def read(message_type: type[M], data: bytes) -> tuple[M, bool]:
+    """As `decode_structure`; the second value says whether there are unknown fields.
 
     Dropping unknown fields and comparing is one pass in C, and settles the common case that there
     are none; only a message that has some is parsed a second time, to keep them.
@@ -79,14 +84,14 @@ def decode_structure(message_type: type[M], data: bytes) -> M:
         raise violation(message, _missing(message))
     message.DiscardUnknownFields()
     if _keeps(message, data):
-        return message
+        return message, False
     message = _parse(message_type, data)
     if not _keeps(message, data):
         raise violation(message, Problem(Reason.NON_CANONICAL, ""))
     problem = _foreign(message, canonical=message.DESCRIPTOR.full_name in CANONICAL)
     if problem is not None:
         raise violation(message, problem)
-    return message
+    return message, True
 
 
 def violation(message: Message, problem: Problem) -> ContractViolation:
@@ -137,6 +142,9 @@ def _foreign(message: Message, *, canonical: bool) -> Problem | None:
     for number in (unknown[index].field_number for index in range(len(unknown))):
         if number in known:
             return Problem(Reason.WRONG_TYPE, known[number].name)
+        if number == 0:
+            # No field has it; yet upb takes it in a message that has no fields at all (Ping).
+            return Problem(Reason.MALFORMED, "")
         if canonical and number < last:
             return Problem(Reason.NON_CANONICAL, "")
     for field, value in message.ListFields():

@@ -114,28 +114,32 @@ def decode_dispatch(data: bytes) -> Dispatch:
     Raises ContractViolation for bytes that no version can read (quarantine them), and ReaderTooOld
     for a record that demands a newer reader (halt).
     """
-    message = codec.decode_structure(GroupDispatch, data)
+    message, has_unknown = codec.read(GroupDispatch, data)
     lanes = [block.lane for block in message.blocks]
-    users = [tuple(block.user_ids) for block in message.blocks]
+    # A slice is one call into C, where iterating is one a user.
+    users = [tuple(block.user_ids[:]) for block in message.blocks]
     problem = header_problem(message) or blocks_problem(lanes, users)
     if problem is not None:
         raise codec.violation(message, problem)
     return _in_core_terms(
         message,
         tuple(map(LaneBlock, lanes, cast("list[tuple[UserId, ...]]", users))),
-        _content_digest(message, data),
+        _content_digest(message, _known_bytes(message) if has_unknown else data),
     )
 
 
-def _content_digest(message: GroupDispatch, data: bytes) -> bytes:
+def _known_bytes(message: GroupDispatch) -> bytes:
+    """The record as if its writer had been of this version."""
+    message.DiscardUnknownFields()
+    return message.SerializeToString(deterministic=True)
+
+
+def _content_digest(message: GroupDispatch, known: bytes) -> bytes:
     """16 bytes over what the event fixes, equal whoever wrote the record, when, and to which log.
 
-    The blocks are taken as their bytes: with unknown fields dropped, what follows the header. This
-    leaves the message without its blocks and its unknown fields, which nobody needs any more.
+    The blocks are taken as their bytes: what follows the header. `known` is the record without
+    unknown fields; this leaves the message without its blocks, which nobody needs any more.
     """
-    size = message.ByteSize()
-    message.DiscardUnknownFields()
-    known = data if message.ByteSize() == size else message.SerializeToString(deterministic=True)
     message.ClearField("blocks")
     header = (
         sized(message.tenant_id)
