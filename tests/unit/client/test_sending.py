@@ -1,0 +1,322 @@
+"""Sending and staying connected: unknown outcomes, tokens, redirects, the end of a client."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from tests.unit.client.gateway import (
+    FAST,
+    USER,
+    ClientFrame,
+    Gateway,
+    Peer,
+    ServerFrame,
+    client_of,
+    event,
+    running,
+)
+
+from qim.gateway.v1 import gateway_pb2
+from qimd.client import (
+    Client,
+    ClientStopped,
+    ErrorCode,
+    Message,
+    OutcomeUnknown,
+    QimError,
+    Replaced,
+    Sent,
+)
+from qimd.contract.errors import error_message
+
+
+def own_tasks() -> set[str]:
+    """The names of the client's tasks that are alive."""
+    return {task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("qim-")}
+
+
+async def test_a_message_is_sent_and_acknowledged(gateway: Gateway) -> None:
+    async with client_of(gateway) as client:
+        assert (client.tenant, client.user, client.device) == ("t", USER, "d")
+        sent = await client.send("c", "hello", client_msg_id="m1")
+    assert (sent.seq, sent.client_msg_id, sent.duplicate) == (1, "m1", False)
+    (frame,) = gateway.seen("send")
+    assert frame.send.events[0].message.body == b"hello"
+
+
+async def test_a_lost_send_ack_is_resolved_under_the_same_client_msg_id(gateway: Gateway) -> None:
+    """WR-03: both tries carry one client_msg_id, and the second returns the seq of the first."""
+
+    async def commit_and_drop(peer: Peer, frame: ClientFrame) -> bool:
+        if len(gateway.seen("send")) > 1:
+            return False
+        gateway.commit(frame)
+        peer.drop()
+        return True
+
+    gateway.answers["send"] = commit_and_drop
+    async with client_of(gateway) as client:
+        sent = await client.send("c", "hello")
+    first, second = gateway.seen("send")
+    assert first.send == second.send
+    assert (sent.seq, sent.duplicate) == (1, True)
+    assert len(gateway.committed) == 1
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.UNAVAILABLE, ErrorCode.NOT_OWNER, ErrorCode.STALE_EPOCH]
+)
+async def test_an_unknown_outcome_is_sent_again(gateway: Gateway, code: ErrorCode) -> None:
+    async def refuse_twice(peer: Peer, frame: ClientFrame) -> bool:
+        if len(gateway.seen("send")) > 2:
+            return False
+        peer.error(frame.request_id, code)
+        return True
+
+    gateway.answers["send"] = refuse_twice
+    async with client_of(gateway) as client:
+        await client.send("c", "hello")
+        assert client.connects == 1
+    assert len({f.send.events[0].client_msg_id for f in gateway.seen("send")}) == 1
+
+
+async def test_only_the_unknown_events_of_a_send_go_again(gateway: Gateway) -> None:
+    async def second_unknown(peer: Peer, frame: ClientFrame) -> bool:
+        if len(gateway.seen("send")) > 1:
+            return False
+        ack = gateway.commit(frame)
+        unknown = error_message(QimError(ErrorCode.UNAVAILABLE, "not known"))
+        refused = error_message(QimError(ErrorCode.INVALID_ARGUMENT, "too long"))
+        ack.results[1].error.CopyFrom(unknown)
+        ack.results[2].error.CopyFrom(refused)
+        peer.send(request_id=frame.request_id, send_ack=ack)
+        return True
+
+    gateway.answers["send"] = second_unknown
+    async with client_of(gateway) as client:
+        results = await client.send_many("c", [Message(b"%d" % n, f"m{n}") for n in range(3)])
+    assert [e.client_msg_id for e in gateway.seen("send")[1].send.events] == ["m1"]
+    first, second, third = results
+    assert isinstance(first, Sent)
+    assert isinstance(second, Sent)
+    assert isinstance(third, QimError)
+    assert third.code is ErrorCode.INVALID_ARGUMENT
+
+
+async def test_a_refusal_is_told_at_once(gateway: Gateway) -> None:
+    async def limited(peer: Peer, frame: ClientFrame) -> bool:
+        refusal = QimError(ErrorCode.RATE_LIMITED, "slow down", retry_after_ms=3_000)
+        peer.send(request_id=frame.request_id, error=error_message(refusal))
+        return True
+
+    gateway.answers["send"] = limited
+    async with client_of(gateway) as client:
+        with pytest.raises(QimError) as caught:
+            await client.send("c", "hello")
+    assert (caught.value.code, caught.value.retry_after_ms) == (ErrorCode.RATE_LIMITED, 3_000)
+    assert len(gateway.seen("send")) == 1
+
+
+async def test_a_deadline_names_what_is_unknown(gateway: Gateway) -> None:
+    async def silent(peer: Peer, frame: ClientFrame) -> bool:
+        return True
+
+    gateway.answers["send"] = silent
+    async with client_of(gateway) as client:
+        with pytest.raises(OutcomeUnknown) as caught:
+            await client.send("c", "hello", client_msg_id="m1", timeout_s=0.05)
+        assert caught.value.client_msg_ids == ("m1",)
+        assert await client.ping() == 5, "the stream lives on"
+        assert client.connects == 1
+
+
+async def test_a_stream_that_answers_nothing_is_given_up(gateway: Gateway) -> None:
+    async def silent_first(peer: Peer, frame: ClientFrame) -> bool:
+        return peer is gateway.peers[0]
+
+    gateway.answers["ping"] = silent_first
+    async with client_of(gateway, replace(FAST, answer_timeout_s=0.05)) as client:
+        assert await client.ping() == 5
+        assert client.connects == 2
+
+
+async def test_many_messages_go_in_few_frames_and_in_order(gateway: Gateway) -> None:
+    async with client_of(gateway) as client:
+        small = await client.send_many("c", [Message(b"%d" % n) for n in range(250)])
+        assert [r.seq for r in small if isinstance(r, Sent)] == list(range(1, 251))
+        assert [len(f.send.events) for f in gateway.seen("send")] == [100, 100, 50]
+        large = await client.send_many("c", [Message(bytes(64 * 1024)) for _ in range(100)])
+        assert [r.seq for r in large if isinstance(r, Sent)] == list(range(251, 351))
+
+
+async def test_a_restarted_server_is_found_again(gateway: Gateway) -> None:
+    async with client_of(gateway) as client:
+        gateway.peer.drop()
+        await gateway.until(lambda: len(gateway.peers) == 2)
+        assert (await client.send("c", "hello")).seq == 1
+
+
+async def test_a_server_that_drains_answers_what_is_under_way_first(gateway: Gateway) -> None:
+    held: list[tuple[Peer, ClientFrame]] = []
+
+    async def hold(peer: Peer, frame: ClientFrame) -> bool:
+        held.append((peer, frame))
+        return len(held) == 1
+
+    gateway.answers["send"] = hold
+    async with client_of(gateway) as client:
+        sending = asyncio.create_task(client.send("c", "hello"))
+        await gateway.until(lambda: len(held) == 1)
+        old, frame = held[0]
+        old.send(going_away=gateway_pb2.GoingAway(grace_ms=1_000))
+        old.send(request_id=frame.request_id, send_ack=gateway.commit(frame))
+        assert (await sending).seq == 1
+        await gateway.until(lambda: len(gateway.peers) == 2)
+        assert len(gateway.seen("send")) == 1, "nothing had to be sent again"
+        await client.ping()
+        assert gateway.live == 1
+
+
+async def test_a_slow_consumer_reconnects_and_catches_up_by_pull(gateway: Gateway) -> None:
+    gateway.deliver(event(1, 10, added=(USER,)))
+    async with client_of(gateway) as client:
+        events = client.events()
+        await anext(events)
+        gateway.deliver(event(2, 20))
+        gateway.peer.error(0, ErrorCode.SLOW_CONSUMER)
+        async with asyncio.timeout(10):
+            second = await anext(events)
+        assert client.connects == 2
+        assert getattr(second, "seq", 0) == 2
+
+
+async def test_a_replaced_client_stops_for_good(gateway: Gateway) -> None:
+    async with client_of(gateway) as client:
+        waiting = asyncio.ensure_future(anext(client.events()))
+        kicked = gateway_pb2.Kicked(reason=gateway_pb2.KICK_REASON_REPLACED)
+        gateway.peer.send(kicked=kicked)
+        with pytest.raises(Replaced):
+            await waiting
+        with pytest.raises(Replaced):
+            await client.send("c", "hello")
+    assert len(gateway.peers) == 1, "it must not fight for the device"
+
+
+async def test_a_revoked_token_stops_the_client(gateway: Gateway) -> None:
+    async with client_of(gateway) as client:
+        gateway.peer.send(kicked=gateway_pb2.Kicked(reason=gateway_pb2.KICK_REASON_TOKEN_REVOKED))
+        with pytest.raises(QimError) as caught:
+            await anext(client.events())
+    assert caught.value.code is ErrorCode.TOKEN_REVOKED
+
+
+async def test_an_expired_token_is_replaced_by_the_provider(gateway: Gateway) -> None:
+    tokens = iter(("first", "second", "third"))
+
+    async def provider() -> str:
+        return next(tokens)
+
+    async with Client(gateway.address, token_provider=provider, config=FAST) as client:
+        gateway.peer.error(0, ErrorCode.TOKEN_EXPIRED)
+        await gateway.until(lambda: len(gateway.peers) == 2)
+        await client.ping()
+    assert [f.auth.access_token for f in gateway.seen("auth")] == ["first", "second"]
+
+
+async def test_a_token_that_is_refused_twice_ends_the_attempt(gateway: Gateway) -> None:
+    async def refuse(peer: Peer, frame: ClientFrame) -> bool:
+        peer.error(frame.request_id, ErrorCode.TOKEN_EXPIRED)
+        return True
+
+    gateway.answers["auth"] = refuse
+    with pytest.raises(QimError) as caught:
+        await client_of(gateway).__aenter__()
+    assert caught.value.code is ErrorCode.TOKEN_EXPIRED
+    assert len(gateway.seen("auth")) == 2
+    assert own_tasks() == set()
+
+
+async def test_a_redirect_is_followed_with_its_route_token(gateway: Gateway) -> None:
+    async with running() as other:
+
+        async def redirect(peer: Peer, frame: ClientFrame) -> bool:
+            peer.send(redirect=gateway_pb2.Redirect(address=other.address, route_token="this way"))
+            return True
+
+        gateway.answers["auth"] = redirect
+        async with client_of(gateway) as client:
+            await client.ping()
+        assert other.seen("auth")[0].auth.route_token == "this way"
+
+
+async def test_a_server_that_is_not_there_is_unavailable() -> None:
+    config = replace(FAST, open_timeout_s=0.2)
+    with pytest.raises(QimError) as caught:
+        await Client("127.0.0.1:1", token="t", config=config).__aenter__()
+    assert caught.value.code is ErrorCode.UNAVAILABLE
+    assert own_tasks() == set()
+
+
+async def test_a_cancelled_request_costs_no_other_request(gateway: Gateway) -> None:
+    async def silent(peer: Peer, frame: ClientFrame) -> bool:
+        return True
+
+    gateway.answers["send"] = silent
+    async with client_of(gateway) as client:
+        sending = [asyncio.create_task(client.send("c", "hello")) for _ in range(5)]
+        await gateway.until(lambda: len(gateway.seen("send")) == 5)
+        for task in sending:
+            task.cancel()
+        results = await asyncio.gather(*sending, return_exceptions=True)
+        assert all(isinstance(result, asyncio.CancelledError) for result in results)
+        assert await client.ping() == 5
+        assert client.connects == 1
+
+
+async def test_cancelling_the_whole_client_leaves_no_task_and_no_call(gateway: Gateway) -> None:
+    async def run() -> None:
+        async with client_of(gateway) as client:
+            async for _ in client.events():
+                pass
+
+    running_client = asyncio.create_task(run())
+    await gateway.until(lambda: bool(gateway.seen("pull_mailbox")))
+    running_client.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running_client
+    assert own_tasks() == set()
+    async with asyncio.timeout(10):
+        await gateway.peer.gone.wait()
+
+
+async def test_a_closed_client_says_so(gateway: Gateway) -> None:
+    async with client_of(gateway) as client:
+        pass
+    with pytest.raises(ClientStopped):
+        await client.send("c", "hello")
+    assert own_tasks() == set()
+
+
+async def test_an_unknown_answer_and_a_newer_frame_harm_nothing(gateway: Gateway) -> None:
+    newer = ServerFrame.FromString(b"\xa2\x06\x03new")
+    assert newer.WhichOneof("frame") is None
+    async with client_of(gateway) as client:
+        gateway.peer.send(request_id=77, pong=gateway_pb2.Pong())
+        gateway.peer.out.put_nowait(newer)
+        assert await client.ping() == 5
+        assert client.connects == 1
+
+
+async def test_a_frame_that_breaks_the_contract_costs_the_stream_and_nothing_else(
+    gateway: Gateway,
+) -> None:
+    async with client_of(gateway) as client:
+        gateway.peer.send(request_id=0, pong=gateway_pb2.Pong())
+        await gateway.until(lambda: len(gateway.peers) == 2)
+        assert await client.ping() == 5
+
+
+async def test_a_token_or_a_provider_is_demanded() -> None:
+    with pytest.raises(QimError) as caught:
+        Client("127.0.0.1:1")
+    assert caught.value.field == "token"
