@@ -2,7 +2,7 @@
 
 import errno
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, cast
 
 import grpc
@@ -58,25 +58,26 @@ UnaryCall = Callable[[Message], Awaitable[Message]]
 
 
 class GrpcServer:
-    """One listening server. `services` maps each administration service to its handlers."""
+    """One listening server. `services` are the administration services with their handlers."""
 
     def __init__(
         self,
         *,
         settings: Settings,
         streams: StreamHandler,
-        services: Mapping[ServiceDescriptor, object],
+        services: Sequence[tuple[ServiceDescriptor, object]],
         admin_token: AdminToken,
         runtime: Runtime,
         metrics: Metrics,
     ) -> None:
         self._settings = settings
-        self._admin_names = tuple(service.full_name for service in services)
+        self._metrics = metrics
+        self._admin_names = tuple(service.full_name for service, _ in services)
         self._server = grpc.aio.server(
             interceptors=[
                 # Outermost: without the token, not even a request's bytes are looked at.
                 AdminTokenInterceptor(admin_token, self._admin_names, metrics),
-                StrictServerInterceptor(),
+                StrictServerInterceptor(self._on_defect),
             ],
             options=OPTIONS,
         )
@@ -86,7 +87,7 @@ class GrpcServer:
         self._server.add_generic_rpc_handlers(
             [
                 _gateway_service(calls),
-                *(unary_service(each, handlers, metrics) for each, handlers in services.items()),
+                *(unary_service(each, handlers, metrics) for each, handlers in services),
             ]
         )
         names = (GATEWAY.full_name, *self._admin_names, health.SERVICE_NAME)
@@ -130,6 +131,11 @@ class GrpcServer:
     async def stop(self, grace_s: float) -> None:
         """Accept nothing new, give what is under way `grace_s`, then cancel it."""
         await self._server.stop(grace_s)
+
+    def _on_defect(self, error: Exception) -> None:
+        self._metrics.defects_total.labels("grpc-call").inc()
+        self._metrics.errors_total.labels(ErrorCode.INTERNAL.name).inc()
+        _log.error("an exception escaped a call", exc_info=error)
 
     def _add_port(self, address: str) -> int:
         tls = self._settings.tls
@@ -180,20 +186,15 @@ def unary_service(
     for method in service.methods:
         call: UnaryCall = getattr(handlers, method.name)
         methods[method.name] = grpc.unary_unary_rpc_method_handler(
-            _supervised(method.full_name, call, metrics),
+            _counted(call, metrics),
             request_deserializer=GetMessageClass(method.input_type).FromString,
             response_serializer=GetMessageClass(method.output_type).SerializeToString,
         )
     return grpc.method_handlers_generic_handler(service.full_name, methods)
 
 
-def _supervised(
-    name: str, call: UnaryCall, metrics: Metrics
-) -> Callable[[Message, Any], Awaitable[Message]]:
-    """The call as gRPC wants it; whatever escapes it becomes a typed INTERNAL.
-
-    gRPC would put the exception's text, and with it parts of the request, into the status.
-    """
+def _counted(call: UnaryCall, metrics: Metrics) -> Callable[[Message, Any], Awaitable[Message]]:
+    """The call as gRPC wants it; refusals are counted by code."""
 
     async def answer(request: Message, _context: object) -> Message:
         try:
@@ -201,11 +202,6 @@ def _supervised(
         except QimError as error:
             metrics.errors_total.labels(error.code.name).inc()
             raise
-        except Exception as error:  # noqa: BLE001 - the one place that supervises unary calls.
-            metrics.defects_total.labels("unary-call").inc()
-            metrics.errors_total.labels(ErrorCode.INTERNAL.name).inc()
-            _log.error("an exception escaped a call", method=name, exc_info=error)
-            raise QimError(ErrorCode.INTERNAL, "the call failed; see the server's log") from None
 
     return answer
 
@@ -230,11 +226,9 @@ class AdminTokenInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[
-            [grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]
-        ],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+    ) -> Any:
         """See grpc.aio. A refusal is a method that only refuses."""
         service = handler_call_details.method.strip("/").partition("/")[0]
         if service in self._services:
@@ -247,8 +241,8 @@ class AdminTokenInterceptor(grpc.aio.ServerInterceptor):
         return await continuation(handler_call_details)
 
 
-def _refusing(error: QimError) -> grpc.RpcMethodHandler[Any, Any]:
-    async def refuse(_request: bytes, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+def _refusing(error: QimError) -> "grpc.RpcMethodHandler[Any, Any]":
+    async def refuse(_request: bytes, context: "grpc.aio.ServicerContext[Any, Any]") -> None:
         await context.abort_with_status(to_rpc_status(error))
 
     return grpc.unary_unary_rpc_method_handler(cast("Any", refuse))

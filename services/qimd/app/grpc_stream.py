@@ -131,7 +131,7 @@ class GatewayCalls:
     async def connect(
         self,
         frames: AsyncIterator[ClientFrame | QimError],
-        context: grpc.aio.ServicerContext[Any, Any],
+        context: "grpc.aio.ServicerContext[Any, Any]",
     ) -> AsyncIterator[EncodedFrame]:
         """The frames for the client, until the stream is closed or the client is gone."""
         stream = GrpcFrameStream(frames, context.peer())
