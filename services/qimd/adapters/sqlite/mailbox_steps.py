@@ -1,0 +1,417 @@
+"""The steps on a mailbox shard, as jobs of the writer thread: one transaction each.
+
+An ApplyStep of 32 records for the same 512 recipients is one insert of 16,384 entries: recipients
+and seqs are two JSON arrays, crossed in the order of the entries' tree, so that neighbours are
+written together. Nothing is done per recipient in Python.
+"""
+
+import json
+import sqlite3
+import struct
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from qimd.adapters.sqlite.interning import Interner
+from qimd.adapters.sqlite.packing import Blobs, dumps, rows_of, spans
+from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
+from qimd.core.parameters import LANES
+from qimd.core.records import ConversationKey, LaneBlock
+from qimd.core.seq import SEQ_NONE, MailboxSeq, before_offset
+from qimd.ports.mailbox import (
+    ApplyStep,
+    DayBucket,
+    EpochBoundary,
+    RecordStep,
+    RecordVerdict,
+    ShardState,
+)
+
+STALE_TERM: Final = NotApplied(Refusal.STALE_EPOCH, "the shard's term is not the caller's")
+NO_SHARD: Final = NotApplied(Refusal.NOT_FOUND, "the shard was never opened")
+
+_LANES: Final = struct.Struct(f">{LANES}Q")
+_WORD: Final = 1 << 64
+_SIGN: Final = 1 << 63
+
+_LOAD = """
+SELECT term, next_offset, position, lagging, floor, lane_last, last_request_id, last_verdicts
+FROM mailbox_shards WHERE shard = ?
+"""
+_ADD_SHARD = "INSERT INTO mailbox_shards VALUES (?, ?, ?, ?, '[]', ?, ?, x'', '[]')"
+_MOVE_SHARD = """
+UPDATE mailbox_shards SET
+    next_offset = ?, position = ?, lagging = ?, lane_last = ?, last_request_id = ?,
+    last_verdicts = ?
+WHERE shard = ?
+"""
+_LOAD_PROGRESS = """
+SELECT json_group_array(json_array(hex(p.dispatch_id), p.lane_mask, hex(p.content_digest)))
+FROM json_each(:spans) AS j
+CROSS JOIN dispatch_progress AS p
+    ON p.dispatch_id = substr(:blobs, j.value ->> 0, j.value ->> 1)
+"""
+_STORE_PROGRESS = """
+INSERT INTO dispatch_progress (dispatch_id, lane_mask, content_digest)
+SELECT substr(:blobs, value ->> 0, value ->> 1), value ->> 2,
+    substr(:blobs, value ->> 3, value ->> 4)
+FROM json_each(:rows) WHERE true
+ON CONFLICT (dispatch_id) DO UPDATE SET lane_mask = excluded.lane_mask
+"""
+# A record whose lanes come in turns has its row already.
+_ADD_RECORDS = """
+INSERT INTO mailbox_records (
+    shard, seq, conversation_id, conversation_seq, event_id, kind, sender, created_at_ms,
+    dispatch_id, fencing_epoch, chunk_index, chunk_count, at_ms
+)
+SELECT :shard, value ->> 0, value ->> 1, value ->> 2, substr(:blobs, value ->> 3, value ->> 4),
+    value ->> 5, value ->> 6, value ->> 7, substr(:blobs, value ->> 8, value ->> 9), value ->> 10,
+    value ->> 11, value ->> 12, :at_ms
+FROM json_each(:rows) WHERE true
+ON CONFLICT (shard, seq) DO NOTHING
+"""
+_ADD_ENTRIES = """
+INSERT INTO mailbox_entries (user_id, seq)
+SELECT u.value, s.value FROM json_each(:users) AS u CROSS JOIN json_each(:seqs) AS s WHERE true
+ON CONFLICT (user_id, seq) DO NOTHING
+"""
+_ADD_MARKS = """
+INSERT INTO mailbox_marks (shard, conversation_id, fencing_epoch, first_seq)
+SELECT :shard, value ->> 0, value ->> 1, value ->> 2 FROM json_each(:rows) WHERE true
+ON CONFLICT (shard, conversation_id, fencing_epoch) DO NOTHING
+"""
+_ADD_BUCKETS = """
+INSERT INTO mailbox_buckets (shard, day, first_seq)
+SELECT :shard, value ->> 0, value ->> 1 FROM json_each(:rows) WHERE true
+ON CONFLICT (shard, day) DO NOTHING
+"""
+# A mark is folded into another at or below the bound whose epoch is larger.
+_FOLD_MARKS = """
+DELETE FROM mailbox_marks AS m WHERE m.shard = :shard AND m.first_seq <= :below AND EXISTS (
+    SELECT 1 FROM mailbox_marks AS larger
+    WHERE larger.shard = m.shard AND larger.conversation_id = m.conversation_id
+        AND larger.fencing_epoch > m.fencing_epoch AND larger.first_seq <= :below)
+"""
+_LAST_EXPIRED = """
+SELECT count(*), max(seq) FROM (
+    SELECT seq FROM mailbox_records WHERE shard = :shard AND seq <= :floor
+    ORDER BY seq LIMIT :limit)
+"""
+_EXPIRE_ENTRIES = """
+DELETE FROM mailbox_entries
+WHERE user_id IN (SELECT id FROM users WHERE partition = :shard) AND seq <= :last
+"""
+_EXPIRE_RECORDS = "DELETE FROM mailbox_records WHERE shard = :shard AND seq <= :last"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredShard:
+    """A shard as it is stored."""
+
+    state: ShardState
+    last_request_id: bytes
+    last_verdicts: str
+
+
+def load_shard(db: sqlite3.Connection, shard: int) -> StoredShard | None:
+    """The shard; None if it was never opened."""
+    row = db.execute(_LOAD, (shard,)).fetchone()
+    if row is None:
+        return None
+    term, next_offset, position, lagging, floor, lane_last, request_id, verdicts = row
+    state = ShardState(
+        shard=shard,
+        term=term,
+        next_offset=next_offset,
+        position=position,
+        lagging={lane: MailboxSeq(seq) for lane, seq in json.loads(lagging)},
+        floor=floor,
+        lane_last=tuple(MailboxSeq(seq) for seq in _LANES.unpack(lane_last)),
+        boundaries=tuple(
+            EpochBoundary(*boundary)
+            for boundary in db.execute(
+                "SELECT shard_epoch, first_offset, log_identity FROM mailbox_boundaries "
+                "WHERE shard = ? ORDER BY shard_epoch",
+                (shard,),
+            ).fetchall()
+        ),
+        buckets=tuple(
+            DayBucket(*bucket)
+            for bucket in db.execute(
+                "SELECT day, first_seq FROM mailbox_buckets WHERE shard = ? ORDER BY day", (shard,)
+            ).fetchall()
+        ),
+    )
+    return StoredShard(state, request_id, verdicts)
+
+
+def open_shard(
+    db: sqlite3.Connection, shard: int, term: int, first: EpochBoundary
+) -> Outcome[ShardState]:
+    """See `ports.mailbox.MailboxStore`."""
+    stored = load_shard(db, shard)
+    if stored is None:
+        start = before_offset(first.shard_epoch, first.first_offset)
+        none_yet = _LANES.pack(*[SEQ_NONE] * LANES)
+        db.execute(_ADD_SHARD, (shard, term, first.first_offset, start, SEQ_NONE, none_yet))
+        _add_boundary(db, shard, first)
+    elif stored.state.term > term:
+        return STALE_TERM
+    else:
+        db.execute("UPDATE mailbox_shards SET term = ? WHERE shard = ?", (term, shard))
+    return _state(db, shard)
+
+
+def begin_epoch(
+    db: sqlite3.Connection, shard: int, term: int, boundary: EpochBoundary
+) -> Outcome[ShardState]:
+    """See `ports.mailbox.MailboxStore`."""
+    stored = load_shard(db, shard)
+    if stored is None:
+        return NO_SHARD
+    if stored.state.term != term:
+        return STALE_TERM
+    last = stored.state.boundaries[-1]
+    if boundary == last:
+        return Applied(stored.state)
+    if boundary.shard_epoch != last.shard_epoch + 1:
+        return NotApplied(Refusal.CONFLICT, f"the last shard_epoch is {last.shard_epoch}")
+    _add_boundary(db, shard, boundary)
+    db.execute(
+        "UPDATE mailbox_shards SET next_offset = ?, position = ?, lagging = '[]' WHERE shard = ?",
+        (
+            boundary.first_offset,
+            before_offset(boundary.shard_epoch, boundary.first_offset),
+            shard,
+        ),
+    )
+    return _state(db, shard)
+
+
+def _add_boundary(db: sqlite3.Connection, shard: int, boundary: EpochBoundary) -> None:
+    db.execute(
+        "INSERT INTO mailbox_boundaries VALUES (?, ?, ?, ?)",
+        (shard, boundary.shard_epoch, boundary.first_offset, boundary.log_identity),
+    )
+
+
+def _state(db: sqlite3.Connection, shard: int) -> Outcome[ShardState]:
+    stored = load_shard(db, shard)
+    return NO_SHARD if stored is None else Applied(stored.state)
+
+
+def fold_marks(db: sqlite3.Connection, shard: int, term: int, below: MailboxSeq) -> Outcome[int]:
+    """See `ports.mailbox.MailboxStore`."""
+    refused = _refused(db, shard, term)
+    if refused is not None:
+        return refused
+    return Applied(db.execute(_FOLD_MARKS, {"shard": shard, "below": below}).rowcount)
+
+
+def expire_buckets(
+    db: sqlite3.Connection, shard: int, term: int, floor: MailboxSeq, limit: int
+) -> Outcome[int]:
+    """See `ports.mailbox.MailboxStore`."""
+    refused = _refused(db, shard, term)
+    if refused is not None:
+        return refused
+    ((raised,),) = db.execute(
+        "UPDATE mailbox_shards SET floor = max(floor, ?) WHERE shard = ? RETURNING floor",
+        (floor, shard),
+    ).fetchall()
+    count, last = db.execute(
+        _LAST_EXPIRED, {"shard": shard, "floor": raised, "limit": limit}
+    ).fetchone()
+    if count:
+        gone = {"shard": shard, "last": last}
+        db.execute(_EXPIRE_ENTRIES, gone)
+        db.execute(_EXPIRE_RECORDS, gone)
+    return Applied(count)
+
+
+def _refused(db: sqlite3.Connection, shard: int, term: int) -> NotApplied | None:
+    row = db.execute("SELECT term FROM mailbox_shards WHERE shard = ?", (shard,)).fetchone()
+    if row is None:
+        return NO_SHARD
+    return None if row[0] == term else STALE_TERM
+
+
+# --- apply ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Progress:
+    """Which lanes of a dispatch are done, and what its content was."""
+
+    digest: bytes
+    done: int
+
+
+def apply(
+    db: sqlite3.Connection, interner: Interner, step: ApplyStep
+) -> Outcome[Sequence[RecordVerdict]]:
+    """See `ports.mailbox.ApplyStep`."""
+    stored = load_shard(db, step.shard)
+    if stored is None:
+        return NO_SHARD
+    if step.request_id == stored.last_request_id:
+        return Applied(
+            [RecordVerdict(a, d, bool(x)) for a, d, x in json.loads(stored.last_verdicts)]
+        )
+    state = stored.state
+    if state.term != step.term:
+        return STALE_TERM
+    if state.position != step.expected_position or _lowers(state, step):
+        return NotApplied(Refusal.HEAD_MOVED, "the shard's position is another")
+    verdicts = _materialise(db, interner, step)
+    _add_marks(db, interner, step)
+    _move(db, step, state.lane_last, verdicts)
+    return Applied(verdicts)
+
+
+def _lowers(state: ShardState, step: ApplyStep) -> bool:
+    """Whether a watermark would go back."""
+    return step.position < state.position or any(
+        step.lagging.get(lane, step.position) < state.lagging.get(lane, state.position)
+        for lane in {*state.lagging, *step.lagging}
+    )
+
+
+def _materialise(
+    db: sqlite3.Connection, interner: Interner, step: ApplyStep
+) -> list[RecordVerdict]:
+    if not step.records:
+        return []
+    progress = _load_progress(db, step.records)
+    verdicts = [_judge(progress, record) for record in step.records]
+    _store_progress(db, progress)
+    new = [
+        (record, verdict.applied)
+        for record, verdict in zip(step.records, verdicts, strict=True)
+        if verdict.applied
+    ]
+    if new:
+        ids = interner.conversations(db, (record.ref.key for record, _ in new))
+        _add_records(db, step, [record for record, _ in new], ids)
+        _add_entries(db, interner, step.shard, new)
+    return verdicts
+
+
+def _judge(progress: dict[bytes, _Progress], record: RecordStep) -> RecordVerdict:
+    """What becomes of a record, and the progress after it: one step may hold a dispatch twice."""
+    asked = 0
+    for block in record.blocks:
+        asked |= 1 << block.lane
+    known = progress.setdefault(record.dispatch_id, _Progress(record.content_digest, 0))
+    if known.digest != record.content_digest:
+        return RecordVerdict(0, 0, digest_differs=True)
+    new = asked & ~known.done
+    known.done |= asked
+    return RecordVerdict(new, asked & ~new)
+
+
+def _load_progress(db: sqlite3.Connection, records: Sequence[RecordStep]) -> dict[bytes, _Progress]:
+    places, blobs = spans(record.dispatch_id for record in records)
+    return {
+        bytes.fromhex(dispatch_id): _Progress(bytes.fromhex(digest), mask % _WORD)
+        for dispatch_id, mask, digest in rows_of(
+            db.execute(_LOAD_PROGRESS, {"spans": places, "blobs": blobs})
+        )
+    }
+
+
+def _store_progress(db: sqlite3.Connection, progress: dict[bytes, _Progress]) -> None:
+    blobs = Blobs()
+    rows = [
+        (*blobs.add(dispatch_id), _signed(one.done), *blobs.add(one.digest))
+        for dispatch_id, one in progress.items()
+    ]
+    db.execute(_STORE_PROGRESS, {"rows": dumps(rows), "blobs": blobs.data})
+
+
+def _signed(mask: int) -> int:
+    """The same 64 bits as SQLite's signed integer."""
+    return mask - _WORD if mask >= _SIGN else mask
+
+
+def _add_records(
+    db: sqlite3.Connection,
+    step: ApplyStep,
+    records: Sequence[RecordStep],
+    ids: Mapping[ConversationKey, int],
+) -> None:
+    blobs = Blobs()
+    rows = [
+        (
+            record.seq,
+            ids[record.ref.key],
+            record.ref.conversation_seq,
+            *blobs.add(record.ref.event_id),
+            record.ref.kind,
+            record.ref.sender,
+            record.ref.created_at_ms,
+            *blobs.add(record.dispatch_id),
+            record.fencing_epoch,
+            record.chunk_index,
+            record.chunk_count,
+        )
+        for record in records
+    ]
+    db.execute(
+        _ADD_RECORDS,
+        {"shard": step.shard, "at_ms": step.at_ms, "rows": dumps(rows), "blobs": blobs.data},
+    )
+
+
+def _add_entries(
+    db: sqlite3.Connection,
+    interner: Interner,
+    shard: int,
+    new: Sequence[tuple[RecordStep, int]],
+) -> None:
+    """Entries of all records, those with the same recipients by one statement."""
+    seqs: defaultdict[str, list[int]] = defaultdict(list)
+    for record, lanes in new:
+        blocks = _blocks_of(record.blocks, lanes)
+        users = interner.audience(db, shard, record.ref.key.tenant, blocks)
+        seqs[users].append(record.seq)
+    for users, theirs in seqs.items():
+        db.execute(_ADD_ENTRIES, {"users": users, "seqs": dumps(theirs)})
+
+
+def _blocks_of(blocks: Sequence[LaneBlock], lanes: int) -> tuple[LaneBlock, ...]:
+    return tuple(block for block in blocks if lanes >> block.lane & 1)
+
+
+def _add_marks(db: sqlite3.Connection, interner: Interner, step: ApplyStep) -> None:
+    if step.marks:
+        ids = interner.conversations(db, (key for key, _ in step.marks))
+        rows = [(ids[key], mark.fencing_epoch, mark.first_seq) for key, mark in step.marks]
+        db.execute(_ADD_MARKS, {"shard": step.shard, "rows": dumps(rows)})
+    if step.buckets:
+        days = dumps([(bucket.day, bucket.first_seq) for bucket in step.buckets])
+        db.execute(_ADD_BUCKETS, {"shard": step.shard, "rows": days})
+
+
+def _move(
+    db: sqlite3.Connection,
+    step: ApplyStep,
+    lane_last: Sequence[MailboxSeq],
+    verdicts: Sequence[RecordVerdict],
+) -> None:
+    last: list[int] = list(lane_last)
+    for record, verdict in zip(step.records, verdicts, strict=True):
+        for block in record.blocks:
+            if verdict.applied >> block.lane & 1:
+                last[block.lane] = max(last[block.lane], record.seq)
+    moved: tuple[Any, ...] = (
+        step.next_offset,
+        step.position,
+        dumps(list(step.lagging.items())),
+        _LANES.pack(*last),
+        step.request_id,
+        dumps([(v.applied, v.duplicate, int(v.digest_differs)) for v in verdicts]),
+        step.shard,
+    )
+    db.execute(_MOVE_SHARD, moved)
