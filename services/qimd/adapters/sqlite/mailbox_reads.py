@@ -3,7 +3,7 @@
 import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from qimd.adapters.sqlite.packing import dumps, rows_of, spans
@@ -28,17 +28,13 @@ SELECT json_group_array(json_array(
 _RECORDS_OF = (
     _RECORD_COLUMNS
     + """
-FROM mailbox_records AS r CROSS JOIN conversations AS c ON c.id = r.conversation_id
-WHERE r.event_id = ?
+FROM mailbox_records_named WHERE event_id = ?
 """
 )
 _RECORDS_AFTER = (
     _RECORD_COLUMNS  # noqa: S608  # both parts are constants
     + """
-FROM (
-    SELECT * FROM mailbox_records AS r
-    CROSS JOIN conversations AS c ON c.id = r.conversation_id
-    WHERE r.shard = ? AND r.seq > ? ORDER BY r.seq LIMIT ?)
+FROM (SELECT * FROM mailbox_records_named WHERE shard = ? AND seq > ? ORDER BY seq LIMIT ?)
 """
 )
 _DISPATCH_COUNTS = """
@@ -59,7 +55,7 @@ FROM (
     WHERE e.user_id = ? AND e.seq > ? AND e.seq <= ? ORDER BY e.seq LIMIT ?)
 """
 _NAMES = """
-SELECT json_group_array(json_array(id, tenant, conversation)) FROM json_each(?) AS j
+SELECT json_group_array(json_array(c.id, c.tenant, c.conversation)) FROM json_each(?) AS j
 CROSS JOIN conversations AS c ON c.id = j.value
 """
 _ENTRY_SEQS = """
@@ -81,9 +77,7 @@ def epoch_marks(
     marks: defaultdict[ConversationKey, list[EpochMark]] = defaultdict(list)
     for index, epoch, first_seq in rows_of(db.execute(_MARKS, asked)):
         marks[keys[index]].append(EpochMark(epoch, first_seq))
-    for theirs in marks.values():
-        theirs.sort(key=attrgetter("first_seq"))
-    return dict(marks)
+    return {key: tuple(sorted(of, key=attrgetter("first_seq"))) for key, of in marks.items()}
 
 
 def records_of(db: sqlite3.Connection, event_id: EventId) -> Sequence[MaterialisedRecord]:
@@ -145,7 +139,7 @@ def entries(
     rows: list[list[Any]] = []
     for user_id, shard in db.execute(_USERS, (user.tenant, user.user)).fetchall():
         rows += rows_of(db.execute(_ENTRIES, (shard, user_id, after, through, limit)))
-    rows.sort()
+    rows.sort(key=itemgetter(0))
     del rows[limit:]
     asked = dumps(sorted({row[1] for row in rows}))
     names = {

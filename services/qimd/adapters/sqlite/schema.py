@@ -258,6 +258,10 @@ CREATE INDEX mailbox_records_by_event ON mailbox_records (event_id);
 CREATE INDEX mailbox_records_by_place
     ON mailbox_records (conversation_id, conversation_seq, shard, seq);
 
+CREATE VIEW mailbox_records_named AS
+    SELECT r.*, c.tenant, c.conversation
+    FROM mailbox_records AS r CROSS JOIN conversations AS c ON c.id = r.conversation_id;
+
 CREATE TABLE mailbox_entries (
     user_id INTEGER NOT NULL,
     seq INTEGER NOT NULL,
