@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.support.runtime import ManualRuntime
 
 from qimd.adapters.memory import MemoryCluster
+from qimd.adapters.sqlite import open_sqlite
 from qimd.ports.data import Backends
 
 PARTITIONS = 4
@@ -70,8 +71,6 @@ def memory_engine(runtime: ManualRuntime) -> Engine:
 
 @asynccontextmanager
 async def sqlite_engine(runtime: ManualRuntime, folder: Path) -> AsyncIterator[Engine]:
-    from qimd.adapters.sqlite import open_sqlite
-
     opened_at = await open_sqlite(
         folder / "qim.db",
         runtime,
