@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import time
 from pathlib import Path
 from typing import Final
@@ -16,13 +17,14 @@ DEV_DEVICE: Final = "laptop"
 TOKEN_LIFE_S: Final = 3600
 
 
-def dev_token(credentials: Credentials, now_s: int, token_id: str) -> str:
+def dev_token(credentials: Credentials) -> str:
     """An access token of the seeded tenant for `alice`, good for an hour."""
+    now_s = int(time.time())
     claims = {
         "sub": DEV_USER,
         "tenant": credentials.tenant,
         "device": DEV_DEVICE,
-        "jti": token_id,
+        "jti": secrets.token_hex(16),
         "iat": now_s,
         "exp": now_s + TOKEN_LIFE_S,
     }

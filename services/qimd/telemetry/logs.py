@@ -20,7 +20,8 @@ import structlog
 from qimd.telemetry.redaction import exception_shown, redact, redact_text
 
 LEVELS: Final = ("debug", "info", "warning", "error")
-_STRUCTURE: Final = frozenset({"event", "level", "logger", "time"})
+_STRUCTURE: Final = ("time", "level", "logger", "event")
+"""What every record has, first and in this order: a person reads the lines too."""
 _PASSED: Final = frozenset({"_record", "_from_structlog"})
 """structlog's own, taken out again before rendering."""
 
@@ -87,16 +88,11 @@ class _Handler(logging.StreamHandler[TextIO]):
 
 def redact_record(_logger: object, _method: str, record: _Record) -> _Record:
     """The last step before a record leaves our hands: nothing passes but through `redaction`."""
-    shown: _Record = {}
+    shown: _Record = {name: redact_text(str(record.pop(name, ""))) for name in _STRUCTURE}
     error = _exception_of(record.pop("exc_info", None))
     record.pop("stack_info", None)
     for name, value in record.items():
-        if name in _PASSED:
-            shown[name] = value
-        elif name in _STRUCTURE:
-            shown[name] = redact_text(str(value))
-        else:
-            shown[name] = redact(name, value)
+        shown[name] = value if name in _PASSED else redact(name, value)
     if error is not None:
         shown["raised"] = exception_shown(error)
     return shown

@@ -1,0 +1,182 @@
+"""The `dev` server: one process, one data folder, everything in it.
+
+Start: lock the folder, read or make its credentials, open the embedded engine, take the ports, own
+the shards, and only then say so. Stop: the other way round. A kill at any instant leaves a folder
+that starts: each file is written whole or not at all, and the engine's own log recovers.
+"""
+
+import asyncio
+import os
+import secrets
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from qimd.adapters.sqlite import OpenRefused, SqliteBackends, open_sqlite
+from qimd.app.credentials import Credentials, load_or_create, store, with_addresses
+from qimd.app.deployment import prepare_folder, settle_facts
+from qimd.app.grpc_server import GrpcServer
+from qimd.app.housekeeping import enforce_retention
+from qimd.app.lock import FolderLock
+from qimd.app.metrics_server import MetricsServer
+from qimd.app.runtime import AsyncioRuntime
+from qimd.app.settings import SettingRefused, Settings
+from qimd.app.wiring import Node
+from qimd.auth.admin import AdminToken
+from qimd.contract.cursor import CursorKeys
+from qimd.core.errors import unavailable
+from qimd.core.outcome import Applied, NotApplied, Refusal, Unknown
+from qimd.ports.store import TenantRecord, TenantStore
+from qimd.telemetry.logs import logger
+from qimd.telemetry.metrics import Metrics
+
+_log = logger("server")
+
+DATABASE_NAME: Final = "qim.sqlite3"
+CLOSE_GRACE_S: Final = 0.5
+"""What gRPC waits for calls that are still there after the drain: administration calls alone."""
+
+SEED_TRIES: Final = 5
+"""The seeding of a tenant on the local disk either works or never will."""
+
+
+class Server:
+    """A running `dev` server, from `open_server`."""
+
+    def __init__(self, credentials: Credentials, folder: Path, node: Node) -> None:
+        self.credentials = credentials
+        self.folder = folder
+        self.node = node
+
+
+@asynccontextmanager
+async def open_server(settings: Settings) -> AsyncIterator[Server]:
+    """A server that is ready; leaving the block drains and closes it.
+
+    Raises SettingRefused, FolderInUse, CredentialsBroken.
+    """
+    async with AsyncExitStack() as stack:
+        folder = _folder(settings, stack)
+        lock = FolderLock.take(folder)
+        stack.callback(lock.release)
+        settle_facts(folder, settings)
+        credentials = load_or_create(folder)
+        metrics = Metrics()
+        runtime = AsyncioRuntime(metrics)
+        engine = await _open_engine(folder, settings, runtime)
+        stack.push_async_callback(engine.close)
+        stack.push_async_callback(runtime.cancel_all)
+        node = _node(settings, engine, credentials, runtime, metrics)
+        metrics_server = MetricsServer(metrics, settings.metrics_port, lambda: node.is_ready)
+        stack.callback(metrics_server.stop)
+        grpc_server = GrpcServer(
+            settings=settings,
+            streams=node.connections,
+            services=node.services(),
+            admin_token=AdminToken(credentials.admin_token),
+            runtime=runtime,
+            metrics=metrics,
+        )
+        stack.push_async_callback(grpc_server.stop, CLOSE_GRACE_S)
+        grpc_server.bind()
+        credentials = with_addresses(credentials, grpc_server.address, metrics_server.address)
+        store(folder, credentials)
+        lock.describe(grpc_server.address)
+        await _seed_tenant(engine.backends.tenants, credentials, runtime)
+        metrics_server.start()
+        await grpc_server.start()
+        node.start()
+        stack.push_async_callback(node.drain)
+        await node.ready()
+        await grpc_server.set_serving(True)
+        stack.push_async_callback(grpc_server.set_serving, False)
+        _log.info("ready", grpc=grpc_server.address, metrics=metrics_server.address)
+        yield Server(credentials, folder, node)
+        _log.info("draining")
+    _log.info("stopped")
+
+
+def _folder(settings: Settings, stack: AsyncExitStack) -> Path:
+    if settings.ephemeral:
+        temporary = tempfile.TemporaryDirectory(prefix="qim-", ignore_cleanup_errors=True)
+        return Path(stack.enter_context(temporary))
+    folder = settings.data.absolute()
+    prepare_folder(folder)
+    return folder
+
+
+async def _open_engine(folder: Path, settings: Settings, runtime: AsyncioRuntime) -> SqliteBackends:
+    try:
+        return await open_sqlite(
+            folder / DATABASE_NAME,
+            runtime,
+            partitions=settings.mailbox_shards,
+            retention_ms=settings.log_retention_ms,
+            sole_owner=True,
+        )
+    except OpenRefused as refused:
+        raise SettingRefused("--data", f"{folder} can't be opened: {refused}") from None
+
+
+def _node(
+    settings: Settings,
+    engine: SqliteBackends,
+    credentials: Credentials,
+    runtime: AsyncioRuntime,
+    metrics: Metrics,
+) -> Node:
+    return Node(
+        table=settings.table,
+        backends=engine.backends,
+        cursor_keys=CursorKeys(credentials.cursor_key_id, credentials.cursor_keys),
+        runtime=runtime,
+        metrics=metrics,
+        recovery_window_ms=settings.dispatch_recovery_window_ms,
+        owner=f"{os.getpid()}-{secrets.token_hex(8)}",
+        lease=settings.lease,
+        # The folder's lock is ours: whoever owned a shard before is dead.
+        sole=True,
+        drain_grace_s=settings.drain_grace_s,
+        chores=[enforce_retention(engine.log.enforce_retention, runtime)],
+    )
+
+
+async def _seed_tenant(
+    tenants: TenantStore, credentials: Credentials, runtime: AsyncioRuntime
+) -> None:
+    """Make the tenant of the credentials, or give it their key back. Raises UNAVAILABLE."""
+    record = TenantRecord(
+        credentials.tenant, {credentials.key_id: credentials.public_key}, runtime.wall_ms()
+    )
+    for _ in range(SEED_TRIES):
+        outcome = await tenants.create_tenant(record)
+        if isinstance(outcome, NotApplied) and outcome.refusal is Refusal.CONFLICT:
+            # Keys were added since; ours may have been taken out.
+            outcome = await tenants.put_key(
+                credentials.tenant, credentials.key_id, credentials.public_key
+            )
+        match outcome:
+            case Applied():
+                return
+            case NotApplied(refusal=Refusal.CONFLICT):
+                raise SettingRefused(
+                    "--data", "the credentials are not those that this data was made with"
+                )
+            case NotApplied() | Unknown():
+                continue
+    raise unavailable("the tenant can't be written: is the disk full?")
+
+
+def watch_signals(stop: Callable[[], None]) -> None:
+    """Call `stop` on SIGTERM and SIGINT; a second one ends the process at once."""
+    loop = asyncio.get_running_loop()
+
+    def first(number: signal.Signals) -> None:
+        loop.remove_signal_handler(number)
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, first, number)
