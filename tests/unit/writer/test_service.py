@@ -4,21 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-
-from qimd.adapters.memory import FaultPlan
-from qimd.core.errors import ErrorCode, QimError
-from qimd.core.ids import ConversationId
-from qimd.core.outcome import Refusal
-from qimd.core.parameters import (
-    BODY_BYTES_MAX,
-    CLOCK_REGRESSION_REJECT_MS,
-    COMMIT_EVENTS_MAX,
-    OUTBOX_BACKLOG_MAX,
-    SEND_EVENTS_MAX,
-)
-from qimd.core.records import Accepted, Draft, EventKind
-from qimd.ports.services import Commit
-from qimd.ports.store import CommitStep
 from tests.support.runtime import ManualRuntime
 from tests.unit.writer.world import (
     ANN,
@@ -36,6 +21,21 @@ from tests.unit.writer.world import (
     seqs,
     text,
 )
+
+from qimd.adapters.memory import FaultPlan
+from qimd.core.errors import ErrorCode, QimError
+from qimd.core.ids import ConversationId
+from qimd.core.outcome import Refusal
+from qimd.core.parameters import (
+    BODY_BYTES_MAX,
+    CLOCK_REGRESSION_REJECT_MS,
+    COMMIT_EVENTS_MAX,
+    OUTBOX_BACKLOG_MAX,
+    SEND_EVENTS_MAX,
+)
+from qimd.core.records import Accepted, Draft, EventKind
+from qimd.ports.services import Commit
+from qimd.ports.store import CommitStep
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tests.support.runtime import ManualRuntime
+
 from qimd.adapters.memory import FaultPlan, MemoryBackends, MemoryCluster
 from qimd.contract.dispatch import decode_dispatch
 from qimd.core.errors import QimError
@@ -16,7 +18,6 @@ from qimd.ports.services import Commit
 from qimd.ports.store import ConversationState, ShardKind, TenantRecord
 from qimd.telemetry.metrics import Metrics
 from qimd.writer.service import WriterService
-from tests.support.runtime import ManualRuntime
 
 TENANT = TenantId("acme")
 ROOM = ConversationId("room")
