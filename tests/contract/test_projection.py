@@ -131,6 +131,16 @@ async def test_a_checkpoint_that_another_moved_refuses_the_step(engine: Engine) 
     assert await row_of(store) == before
 
 
+async def test_a_step_that_was_applied_is_known_by_its_checkpoint(engine: Engine) -> None:
+    """After a lost reply: repeated it is a moved head, and the checkpoint is where it ends."""
+    store = await opened_store(engine)
+    step = project_step(0, 3, group(said(1)))
+    value(await store.project(step))
+    assert refused(await store.project(step)) is Refusal.HEAD_MOVED
+    assert await store.checkpoint(0) == PartitionCheckpoint(META, step.next_offset)
+    assert (await row_of(store)).unread == 1
+
+
 async def test_another_term_refuses_the_step(engine: Engine) -> None:
     store = await opened_store(engine)
     await store.open_partition(0, TERM + 5, INITIAL)
@@ -232,8 +242,18 @@ async def test_a_mark_only_rises_and_a_drifted_count_can_be_set(engine: Engine) 
     await store.mark_read(user(), key(), 2, 3, 1)
     again = value(await store.mark_read(user(), key(), 2, 3, 0))
     assert (again.read_through, again.unread) == (2, 0)
-    lower = value(await store.mark_read(user(), key(), 1, 3, 1))
-    assert (lower.read_through, lower.unread) == (2, 1)
+    assert await row_of(store) == again
+
+
+async def test_a_count_from_a_mark_that_another_device_has_passed_is_refused(
+    engine: Engine,
+) -> None:
+    """Two devices count, then mark: the slower one's count would bring back what was read."""
+    store = await opened_store(engine)
+    await project(store, group(said(1), said(2), said(3)))
+    tablet = value(await store.mark_read(user(), key(), 3, 3, 0))
+    assert refused(await store.mark_read(user(), key(), 2, 3, 1)) is Refusal.HEAD_MOVED
+    assert await row_of(store) == tablet
 
 
 async def test_a_count_that_an_event_has_overtaken_is_refused(engine: Engine) -> None:

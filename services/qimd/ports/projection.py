@@ -115,8 +115,9 @@ class ProjectionStore(Protocol):
     async def mark_read(
         self, user: UserKey, key: ConversationKey, read_through: int, applied_seq: int, unread: int
     ) -> Outcome[SessionRow]:
-        """Raise the read mark and set unread, if the row's applied_seq is still `applied_seq`
-        (HEAD_MOVED otherwise: count again). A mark at or below the stored one keeps mark and sets
-        unread as counted from the stored mark: pass that mark. Read marks survive a rebuild of the
-        rows.
+        """Raise the read mark to `read_through` and set unread, if the row's applied_seq is still
+        `applied_seq` and the stored mark is not above `read_through`. HEAD_MOVED otherwise: then
+        `unread` was counted for other events, or from a mark that another device has passed; count
+        again.
+        With the stored mark itself only unread is set. Read marks survive a rebuild of the rows.
         """

@@ -194,7 +194,9 @@ class MemoryProjectionStore:
                 return NotApplied(Refusal.NOT_FOUND, "no such row")
             if row.applied_seq != applied_seq:
                 return NotApplied(Refusal.HEAD_MOVED, "the row has newer events")
-            row = replace(row, read_through=max(row.read_through, read_through), unread=unread)
+            if row.read_through > read_through:
+                return NotApplied(Refusal.HEAD_MOVED, "another device has read further")
+            row = replace(row, read_through=read_through, unread=unread)
             self._disk.put(user, row)
             self._disk.read_marks[(user, key)] = row.read_through
             return Applied(row)

@@ -160,10 +160,11 @@ class SqliteProjectionStore:
             row, place = found
             if row.applied_seq != applied_seq:
                 return NotApplied(Refusal.HEAD_MOVED, "the row has newer events")
+            if row.read_through > read_through:
+                return NotApplied(Refusal.HEAD_MOVED, "another device has read further")
             db.execute(_SET_UNREAD, (unread, *place))
             db.execute(_RAISE_MARK, (*place, read_through))
-            mark = max(row.read_through, read_through)
-            return Applied(SessionRow(key, row.activity_ms, applied_seq, unread, mark))
+            return Applied(SessionRow(key, row.activity_ms, applied_seq, unread, read_through))
 
         return await self._engine.write(job, weight=2)
 
