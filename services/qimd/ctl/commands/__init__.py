@@ -1,0 +1,1 @@
+"""The commands, by who uses them. Each imports what it needs when it runs: `--help` is instant."""

@@ -1,0 +1,107 @@
+"""What needs no server: error codes, tokens, shell completion."""
+
+from difflib import get_close_matches
+from typing import Final
+
+import click
+
+from qimd.core.errors import ERRORS, ErrorCode
+from qimd.ctl.credentials import mint
+from qimd.ctl.options import DEVICE_DEFAULT, TOKEN_LIFE_S, Options, shared
+from qimd.ctl.output import Column, Row
+
+_ERROR: Final = (
+    Column("code"),
+    Column("number"),
+    Column("grpc_status", "gRPC status"),
+    Column("retryable"),
+    Column("what_happened"),
+    Column("what_to_do"),
+)
+
+
+def _complete_code(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [code.name for code in ERRORS if code.name.startswith(incomplete.upper())]
+
+
+@click.command()
+@click.argument("code", required=False, shell_complete=_complete_code)
+@shared(connection=False)
+@click.pass_obj
+def explain(options: Options, code: str | None) -> None:
+    """Say what an error CODE means and what to do; without one, list them all."""
+    if code is None:
+        options.out.rows(_ERROR[:4], [_error_row(each) for each in ERRORS])
+        return
+    options.out.record(_ERROR, _error_row(_code(code)))
+
+
+def _code(text: str) -> ErrorCode:
+    wanted = text.upper().replace("-", "_").removeprefix("ERROR_CODE_")
+    names = {code.name: code for code in ERRORS} | {str(int(code)): code for code in ERRORS}
+    if wanted in names:
+        return names[wanted]
+    near = get_close_matches(wanted, [code.name for code in ERRORS], n=3, cutoff=0.4)
+    hint = f" Did you mean {' or '.join(near)}?" if near else " `qimctl explain` lists them all."
+    raise click.BadParameter(f"there is no error code {text!r}.{hint}", param_hint="CODE")
+
+
+def _error_row(code: ErrorCode) -> Row:
+    entry = ERRORS[code]
+    return {
+        "code": code.name,
+        "number": int(code),
+        "grpc_status": entry.grpc_status,
+        "retryable": entry.retryable,
+        "what_happened": entry.what_happened,
+        "what_to_do": entry.what_to_do,
+    }
+
+
+@click.command()
+@click.option("--user", required=True, metavar="ID", help="The token's user.")
+@click.option("--device", default=DEVICE_DEFAULT, show_default=True, metavar="ID")
+@click.option(
+    "--life",
+    "life_s",
+    type=click.IntRange(1, 24 * 3600),
+    default=TOKEN_LIFE_S,
+    show_default=True,
+    metavar="SECONDS",
+)
+@shared()
+@click.pass_obj
+def token(options: Options, user: str, device: str, life_s: int) -> None:
+    """Make an access token of the data folder's tenant, for development."""
+    credentials = options.the_credentials("Making a token")
+    made = mint(credentials, user, device, life_s)
+    if options.output == "table":
+        options.out.text(made)
+        return
+    row: Row = {"token": made, "tenant": credentials.tenant, "user": user, "device": device}
+    options.out.record((Column("token"),), row)
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(ctx: click.Context, shell: str) -> None:
+    r"""Print the completion script of a shell.
+
+    \b
+    bash  eval "$(qimctl completion bash)"
+    zsh   eval "$(qimctl completion zsh)"
+    fish  qimctl completion fish | source
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"there is no completion for {shell}")
+    root = ctx.find_root()
+    # `source_vars` and the template alone: `source()` runs bash to look at its version.
+    script = kind(root.command, {}, "qimctl", "_QIMCTL_COMPLETE")
+    click.echo(script.source_template % script.source_vars())
+
+
+COMMANDS: Final[tuple[click.Command, ...]] = (explain, token, completion)

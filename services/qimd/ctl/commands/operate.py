@@ -1,0 +1,166 @@
+"""The running system: one event's way, quarantine, shards."""
+
+from typing import Final
+
+import click
+
+from qimd.core.ids import DIGEST_BYTES
+from qimd.ctl.options import Options, shared
+from qimd.ctl.output import Column, Row, note
+
+_STEP: Final = (
+    Column("stage"),
+    Column("verdict"),
+    Column("at_ms", "at", time=True),
+    Column("shard"),
+    Column("offset"),
+    Column("fencing_epoch", "epoch"),
+    Column("chunk_index", "chunk"),
+    Column("recipients"),
+    Column("mailbox_seq"),
+    Column("dispatch_id"),
+)
+_QUARANTINED: Final = (
+    Column("at_ms", "at", time=True),
+    Column("partition"),
+    Column("offset"),
+    Column("reason"),
+    Column("size_bytes", "bytes"),
+    Column("log_identity"),
+)
+_SHARD: Final = (
+    Column("kind"),
+    Column("shard"),
+    Column("state"),
+    Column("term"),
+    Column("shard_epoch", "epoch"),
+    Column("next_offset", "next"),
+    Column("high_watermark", "high"),
+    Column("lag"),
+    Column("lagging_lanes", "lagging lanes"),
+    Column("position_seq"),
+)
+
+
+@click.command()
+@click.argument("event_id")
+@shared()
+@click.pass_obj
+def trace(options: Options, event_id: str) -> None:
+    """Follow one event through every stage: commit, dispatch, mailbox, session.
+
+    EVENT_ID is its 32 hexadecimal digits, as send and pull show them.
+    """
+    try:
+        wanted = bytes.fromhex(event_id)
+    except ValueError:
+        wanted = b""
+    if len(wanted) != DIGEST_BYTES:
+        raise click.BadParameter(
+            f"{event_id!r} is not {2 * DIGEST_BYTES} hexadecimal digits", param_hint="EVENT_ID"
+        )
+    with options.admin() as client:
+        found = client.trace(wanted)
+    note(
+        f"{_kind(found.kind)} {found.conversation_seq} of {found.conversation_id} "
+        f"(tenant {found.tenant_id})"
+    )
+    from qim.control.v1.control_service_pb2 import TraceStage, TraceVerdict
+
+    stages = {number: name for name, number in TraceStage.items()}
+    verdicts = {number: name for name, number in TraceVerdict.items()}
+    rows: list[Row] = [
+        {
+            "stage": _short(stages, step.stage, "TRACE_STAGE_"),
+            "verdict": _short(verdicts, step.verdict, "TRACE_VERDICT_"),
+            "at_ms": step.at_ms,
+            "shard": step.shard,
+            "offset": step.offset if step.dispatch_id else None,
+            "fencing_epoch": step.fencing_epoch,
+            "dispatch_id": step.dispatch_id.hex(),
+            "chunk_index": step.chunk_index if step.dispatch_id else None,
+            "recipients": step.recipients,
+            "mailbox_seq": str(step.mailbox_seq) if step.mailbox_seq else None,
+        }
+        for step in found.steps
+    ]
+    options.out.rows(_STEP, rows)
+
+
+def _kind(number: int) -> str:
+    from qimd.core.records import EventKind
+
+    try:
+        return EventKind(number).name.lower()
+    except ValueError:
+        return f"kind {number}"
+
+
+def _short(names: dict[int, str], number: int, prefix: str) -> str:
+    return names.get(number, str(number)).removeprefix(prefix).lower()
+
+
+@click.group()
+def quarantine() -> None:
+    """Records that could not be decoded, or not be produced."""
+
+
+@quarantine.command("list")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True)
+@shared()
+@click.pass_obj
+def list_quarantine(options: Options, limit: int) -> None:
+    """List them, newest first."""
+    with options.admin() as client:
+        rows: list[Row] = [
+            {
+                "at_ms": one.at_ms,
+                "log_identity": one.log_identity,
+                "partition": one.partition,
+                "offset": one.offset,
+                "reason": one.reason,
+                "size_bytes": one.size_bytes,
+            }
+            for one in client.quarantine(limit)
+        ]
+    options.out.rows(_QUARANTINED, rows)
+
+
+@click.command()
+@shared()
+@click.pass_obj
+def shards(options: Options) -> None:
+    """Show the mailbox shards and the session projection's partitions."""
+    with options.admin() as client:
+        mailbox, projection = client.mailbox_shards(), client.projection_partitions()
+    rows: list[Row] = [
+        {
+            "kind": "mailbox",
+            "shard": one.mailbox_shard_id,
+            "state": one.fault or ("owned" if one.term else "not owned here"),
+            "term": one.term,
+            "shard_epoch": one.shard_epoch,
+            "next_offset": one.next_offset,
+            "high_watermark": one.high_watermark,
+            "lag": max(0, one.high_watermark - one.next_offset),
+            "lagging_lanes": [f"{lane.lane} ({lane.stalled_ms} ms)" for lane in one.lagging_lanes],
+            "position_seq": str(one.position_seq),
+            "watermark_floor_seq": str(one.watermark_floor_seq),
+        }
+        for one in mailbox
+    ]
+    rows += [
+        {
+            "kind": "session",
+            "shard": one.partition,
+            "state": one.dirty or ("ready" if one.ready else "catching up"),
+            "next_offset": one.next_offset,
+            "high_watermark": one.high_watermark,
+            "lag": max(0, one.high_watermark - one.next_offset),
+        }
+        for one in projection
+    ]
+    options.out.rows(_SHARD, rows)
+
+
+COMMANDS: Final[tuple[click.Command, ...]] = (trace, quarantine, shards)

@@ -1,0 +1,84 @@
+"""The credentials file that `qimd dev` leaves in its data folder, as a client reads it.
+
+JSON, format 1: `address`, `metrics_address`, `tenant`, `key_id`, `private_key` (base64 of a raw
+Ed25519 key) and `admin_token`; the cursor keys in it are the server's alone.
+"""
+
+import base64
+import binascii
+import json
+import secrets
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from qimd.core.ids import check_id
+from qimd.ctl.exits import Missing
+
+FILE_NAME: Final = "dev-credentials.json"
+DATA_DEFAULT: Final = Path("qim-data")
+_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What the file holds for clients."""
+
+    address: str
+    tenant: str
+    key_id: str
+    private_key: bytes = field(repr=False)
+    admin_token: str = field(repr=False)
+
+
+def load(path: Path) -> Credentials | None:
+    """The file's credentials; None if there is no file. Raises Missing for one that is broken."""
+    try:
+        text = path.read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise Missing(
+            f"{path} can't be read ({error.strerror}).", "Run as the user who runs the server."
+        ) from None
+    try:
+        document = json.loads(text)
+        if document["format"] != _FORMAT:
+            raise ValueError("format")
+        return Credentials(
+            address=str(document["address"]),
+            tenant=str(document["tenant"]),
+            key_id=str(document["key_id"]),
+            private_key=base64.b64decode(document["private_key"], validate=True),
+            admin_token=str(document["admin_token"]),
+        )
+    except (ValueError, KeyError, TypeError, binascii.Error):
+        # The error's own text could quote a key.
+        raise Missing(
+            f"{path} is not a credentials file of this version.",
+            "Name the right data folder with --data.",
+        ) from None
+
+
+def mint(credentials: Credentials, user: str, device: str, life_s: int) -> str:
+    """A new access token of the tenant, signed with its key. Raises Missing without PyJWT."""
+    try:
+        import jwt
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    except ModuleNotFoundError:
+        raise Missing(
+            "Signing a token needs PyJWT with cryptography.",
+            "Install the extra: pip install 'qim[server]', or give a token with --token.",
+        ) from None
+    now_s = int(time.time())
+    claims = {
+        "sub": check_id(user, "user"),
+        "tenant": credentials.tenant,
+        "device": check_id(device, "device"),
+        "jti": secrets.token_hex(16),
+        "iat": now_s,
+        "exp": now_s + life_s,
+    }
+    key = Ed25519PrivateKey.from_private_bytes(credentials.private_key)
+    return jwt.encode(claims, key, algorithm="EdDSA", headers={"kid": credentials.key_id})
