@@ -15,8 +15,8 @@ M = TypeVar("M", bound=Message)
 
 
 def to_json(message: Message) -> str:
-    """Field names as in the schema, 64-bit integers as text, in the order of field numbers."""
-    return json_format.MessageToJson(message, preserving_proto_field_name=True)
+    """ProtoJSON: lowerCamelCase names, 64-bit integers as text, in the order of field numbers."""
+    return json_format.MessageToJson(message)
 
 
 def from_json(message_type: type[M], text: str) -> M:
@@ -26,6 +26,9 @@ def from_json(message_type: type[M], text: str) -> M:
     ContractViolation for what is no JSON of this message.
     """
     message = message_type()
+    if not text.lstrip().startswith("{"):
+        # The runtime takes an empty list for an empty message.
+        raise ContractViolation(message_type.DESCRIPTOR.full_name, Reason.MALFORMED)
     try:
         json_format.Parse(text, message, ignore_unknown_fields=True)
     except (json_format.ParseError, RecursionError):
