@@ -1,4 +1,4 @@
-"""Recorded chats: reading a file, and replaying it in the order in which it was spoken.
+"""Chats to replay: read from a file, or made up from a seed.
 
 A file has one JSON object a line: `n` (1, 2, …), `kind` (`message`, `action`, `rename`), `user`,
 `text`. Each message or action is a SEND by its user; the conversation's order must be that of `n`.
@@ -7,6 +7,7 @@ consecutive lines of one speaker travel in one SEND.
 """
 
 import json
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,3 +90,37 @@ def turns(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
         size += len(line.body)
     if lines:
         yield lines[start:]
+
+
+_SAMPLES: Final = (
+    "see you at the harbour at nine",
+    "日本語のメッセージと中文消息",
+    "مرحبا بالعالم \u200f— שלום עולם",
+    "👩‍👩‍👧‍👦 🏴󠁧󠁢󠁳󠁣󠁴󠁿 e\u0301 🇸🇪",
+    "a\x00b\x1b[31m\ufeff\ufffd\u202e",
+    "line one\nline two\r\n\ttabbed",
+)
+
+
+def generated_chat(members: Sequence[str], messages: int, seed: int) -> list[Line]:
+    """A seeded chat: runs of one speaker, many scripts, and the extremes of a body."""
+    chance = random.Random(seed)  # noqa: S311 - reproducible on purpose
+    lines: list[Line] = []
+    # Everybody gets to speak before anybody speaks again.
+    order = chance.sample(members, len(members))
+    while len(lines) < messages:
+        user = order.pop() if order else chance.choice(members)
+        for _ in range(min(chance.choice((1, 1, 2, 3, 8)), messages - len(lines))):
+            lines.append(Line(len(lines) + 1, user, _body(chance)))
+    return lines
+
+
+def _body(chance: random.Random) -> bytes:
+    kind = chance.random()
+    if kind < 0.02:
+        return b""
+    if kind < 0.025:
+        return chance.randbytes(BODY_BYTES_MAX)
+    if kind < 0.05:
+        return b"\x00" * chance.randint(1, 16)
+    return f"{chance.choice(_SAMPLES)} {chance.randint(0, 1 << 30)}".encode()

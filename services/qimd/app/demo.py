@@ -1,0 +1,365 @@
+"""The demonstration: real chat through one machine that is killed twice, and not one event wrong.
+
+    python -m qimd.app.demo [--chat FILE] [--data DIR] [--members 200] [--messages 1500] [--kills 2]
+
+It starts `qimd dev` as a process of its own, lets every speaker send over a gRPC stream of their
+own, kills the server with SIGKILL in the middle of sends and starts it again on the same data. Then
+it pulls every member's mailbox and session list and compares them with what was acknowledged: as
+sets of (user, conversation, event_id), in order, byte for byte. The last line is the verdict; the
+exit status is 0 only for `exact`.
+"""
+
+import argparse
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from prometheus_client.parser import text_string_to_metric_families
+
+from qimd.app.credentials import load_or_create
+from qimd.app.demo_verdict import Expected, Found, Verdict, compare, table
+from qimd.client import AdminClient, Client, ClientConfig, Event, Sent
+from qimd.client.chat import Line, generated_chat, read_chat, speakers
+from qimd.client.replay import Speakers, Statistics, replay_turns
+from qimd.core.errors import QimError
+from qimd.core.ids import ConversationId, TenantId, event_id
+from qimd.telemetry.metrics import ZEROS
+
+TENANT: Final = TenantId("demo")
+KEY_ID: Final = "demo-1"
+SEED: Final = 20_260_901
+MEMBERS_MAX: Final = 1_000
+"""One membership event adds them all, so that all have the same mailbox."""
+STREAMS_MAX: Final = 256
+VERIFY_STREAMS: Final = 16
+START_TIMEOUT_S: Final = 30.0
+SETTLE_TIMEOUT_S: Final = 30.0
+CONFIG: Final = ClientConfig(request_timeout_s=60.0, backoff_first_s=0.05, backoff_most_s=0.5)
+
+
+# --- the server -------------------------------------------------------------------------------
+
+
+class Server:
+    """`qimd dev` as a process of its own: one data folder, and the ports of its first start."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self.address = ""
+        self.metrics = ""
+        self.ready_s: list[float] = []
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = data / "demo-server.log"
+
+    async def start(self) -> None:
+        """Start it and wait until it is ready. Raises RuntimeError with the end of its log."""
+        ready = self.data / "demo-ready.json"
+        ready.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "qimd.app.main", "dev", "--data", str(self.data)]
+        command += ["--grpc-port", self.address.rpartition(":")[2] or "0"]
+        command += ["--metrics-port", self.metrics.rpartition(":")[2] or "0"]
+        command += ["--ready-file", str(ready), "--log-level", "warning"]
+        began_s = time.monotonic()
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603, ASYNC220
+        while not ready.exists():
+            if self._process.poll() is not None or time.monotonic() - began_s > START_TIMEOUT_S:
+                raise RuntimeError(f"qimd dev did not start:\n{self._log.read_text()[-2000:]}")
+            await asyncio.sleep(0.01)
+        told = json.loads(ready.read_text())
+        self.address, self.metrics = told["grpc"], told["metrics"]
+        self.ready_s.append(time.monotonic() - began_s)
+
+    def kill(self) -> None:
+        """SIGKILL: nothing of it runs any more, nothing is flushed."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL if it takes too long."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    async def zeros(self) -> dict[str, float]:
+        """The five counters that must stay zero, as this process has them now."""
+        text = await asyncio.to_thread(_get, f"http://{self.metrics}/metrics")
+        found = {
+            sample.name: sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name in ZEROS
+        }
+        if set(found) != set(ZEROS):
+            raise RuntimeError(f"counters are missing from /metrics: {set(ZEROS) - set(found)}")
+        return found
+
+
+def _get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own server
+        text: str = answer.read().decode()
+        return text
+
+
+# --- the run ----------------------------------------------------------------------------------
+
+
+class Demo:
+    """One run on one server."""
+
+    def __init__(self, server: Server, lines: Sequence[Line], members: Sequence[str]) -> None:
+        self._server = server
+        self._lines = lines
+        self._members = members
+        self._conversation = ConversationId(f"chat-{time.time_ns()}")
+        self._key = Ed25519PrivateKey.generate()
+        self._verdict = Verdict(members=len(members))
+
+    async def run(self, kills: int, advance: Callable[[str, int, int], None]) -> Verdict:
+        """Send, kill, verify. `advance` gets (what, done, of)."""
+        verdict = self._verdict
+        await self._server.start()
+        before = await asyncio.to_thread(self._set_up)
+        expected = [
+            Expected(event_id(TENANT, self._conversation, seq), seq, "", b"")
+            for seq in range(1, before + 1)
+        ]
+        statistics = Statistics()
+        expected += await self._send(kills, statistics, before, advance)
+        await self._settle()
+        entries = verdict.events_acknowledged * len(self._members)
+        verdict.entries_per_second = entries / (time.monotonic() - statistics.began_s)
+        await self._verify(expected, advance)
+        verdict.add_zeros(await self._server.zeros())
+        verdict.answered_as_duplicates = statistics.duplicates
+        verdict.sends_per_second = statistics.sends_per_second
+        verdict.ack_p50_ms, verdict.ack_p99_ms = statistics.ack_ms(0.5), statistics.ack_ms(0.99)
+        verdict.ready_s = self._server.ready_s
+        return verdict
+
+    def _admin(self) -> AdminClient:
+        return AdminClient(self._server.address, load_or_create(self._server.data).admin_token)
+
+    def _set_up(self) -> int:
+        """Register tenant, conversation and members; how many events that made."""
+        with self._admin() as admin:
+            admin.create_tenant(TENANT, {KEY_ID: self._key.public_key().public_bytes_raw()})
+            made = admin.create_conversation(TENANT, self._conversation, self._members)
+            return made.head_version
+
+    def _client(self, user: str, device: str) -> Client:
+        async def provider() -> str:
+            now_s = int(time.time())
+            claims = {
+                "sub": user,
+                "tenant": TENANT,
+                "device": device,
+                "jti": f"{device}-{time.time_ns()}",
+                "iat": now_s,
+                "exp": now_s + 3600,
+            }
+            return jwt.encode(claims, self._key, algorithm="EdDSA", headers={"kid": KEY_ID})
+
+        return Client(self._server.address, token_provider=provider, config=CONFIG)
+
+    async def _send(
+        self,
+        kills: int,
+        statistics: Statistics,
+        before: int,
+        advance: Callable[[str, int, int], None],
+    ) -> list[Expected]:
+        chance = random.Random(SEED)  # noqa: S311 - reproducible on purpose
+        marks = [len(self._lines) * (k + 1) // (kills + 1) for k in range(kills)]
+        armed = False
+
+        async def kill_when_armed(turn: Sequence[Line]) -> None:
+            nonlocal armed
+            if not armed:
+                return
+            armed = False
+            # Somewhere between the frame's way out and its commit, another place each time.
+            await asyncio.sleep(chance.random() * 0.004)
+            self._server.kill()
+            self._verdict.kills += 1
+            await self._server.start()
+
+        expected: list[Expected] = []
+        async with Speakers(lambda user: self._client(user, "phone"), STREAMS_MAX) as pool:
+            async for turn in replay_turns(
+                self._lines, pool, self._conversation, "demo", kill_when_armed
+            ):
+                statistics.add(turn)
+                for line, sent in zip(turn.lines, turn.sent, strict=True):
+                    self._count_in(line, sent, before + len(expected) + 1)
+                    expected.append(Expected(sent.event_id, sent.seq, line.user, line.body))
+                advance("sending", len(expected), len(self._lines))
+                if marks and len(expected) >= marks[0]:
+                    marks.pop(0)
+                    # What the process has counted dies with it.
+                    self._verdict.add_zeros(await self._server.zeros())
+                    armed = True
+            self._verdict.reconnects = pool.connects - len(speakers(self._lines))
+        return expected
+
+    def _count_in(self, line: Line, sent: Sent, seq: int) -> None:
+        self._verdict.events_acknowledged += 1
+        wanted = event_id(TENANT, self._conversation, seq)
+        self._verdict.sends_out_of_order += (sent.seq, sent.event_id) != (seq, wanted)
+
+    async def _settle(self) -> None:
+        """Wait until everything acknowledged is dispatched and materialised, or time is up.
+
+        What is not there then is counted as missing.
+        """
+        deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
+        with self._admin() as admin:
+            while time.monotonic() < deadline_s:
+                head = await asyncio.to_thread(admin.get_conversation, TENANT, self._conversation)
+                shards = await asyncio.to_thread(admin.mailbox_shards)
+                lag = sum(shard.high_watermark - shard.next_offset for shard in shards)
+                if head.dispatched_through == head.head_version and lag == 0:
+                    return
+                await asyncio.sleep(0.02)
+
+    async def _verify(
+        self, expected: Sequence[Expected], advance: Callable[[str, int, int], None]
+    ) -> None:
+        room = asyncio.Semaphore(VERIFY_STREAMS)
+        done = 0
+
+        async def one(index: int, user: str) -> None:
+            nonlocal done
+            async with room, self._client(user, "verifier") as client:
+                found = [
+                    Found(item.event_id, item.seq, item.sender, item.body, item.mailbox_seq)
+                    async for item in client.events(until_caught_up=True)
+                    if isinstance(item, Event) and item.conversation == self._conversation
+                ]
+                compare(expected, found, self._verdict)
+                mark = expected[len(expected) // 2].seq if index % 3 == 0 else 0
+                right = await self._session_is_right(client, user, expected, mark)
+                self._verdict.session_lists_wrong += not right
+                self._verdict.client_reports += len(client.reports)
+            done += 1
+            advance("verifying", done, len(self._members))
+
+        async with asyncio.TaskGroup() as group:
+            for index, user in enumerate(self._members):
+                group.create_task(one(index, user))
+
+    async def _session_is_right(
+        self, client: Client, user: str, expected: Sequence[Expected], mark: int
+    ) -> bool:
+        """Compare the session list with a plain recount. A third of the members read a half."""
+        deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
+        if mark:
+            await client.mark_read(self._conversation, mark)
+        unread = sum(one.seq > mark and one.sender not in ("", user) for one in expected)
+        while True:
+            rows = [s async for s in client.sessions() if s.conversation == self._conversation]
+            seen = [(row.last_seq, row.last_event_id) for row in rows]
+            if seen == [(expected[-1].seq, expected[-1].event_id)]:
+                return (rows[0].unread, rows[0].read_through_seq) == (unread, mark)
+            if time.monotonic() > deadline_s:
+                return False
+            # The projection is another reader of the log: it may be a moment behind the mailbox.
+            await asyncio.sleep(0.02)
+
+
+# --- the command ------------------------------------------------------------------------------
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A line on standard error that is rewritten in place; nothing where that is no terminal."""
+    terminal = sys.stderr.isatty()
+
+    def advance(what: str, done: int, of: int) -> None:
+        if terminal:
+            print(f"\r\x1b[K{what} {done}/{of}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield advance
+    finally:
+        if terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m qimd.app.demo", description=(__doc__ or "").split("\n\n", 1)[0]
+    )
+    parser.add_argument("--chat", type=Path, metavar="FILE", help="replay this recorded chat")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="keep the data in this folder")
+    parser.add_argument("--members", type=int, default=200, help="of a generated chat")
+    parser.add_argument("--messages", type=int, default=1500, help="of a generated chat")
+    parser.add_argument("--kills", type=int, default=2, help="SIGKILLs during the run")
+    parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
+    arguments = parser.parse_args(given)
+    if not 2 <= arguments.members <= MEMBERS_MAX:
+        parser.error(f"--members must be in 2..{MEMBERS_MAX}")
+    if not arguments.messages >= 1:
+        parser.error("--messages must be 1 or more")
+    if not 0 <= arguments.kills <= 10:
+        parser.error("--kills must be in 0..10")
+    return arguments
+
+
+async def _run(arguments: argparse.Namespace, data: Path) -> Verdict:
+    if arguments.chat:
+        lines = read_chat(arguments.chat)
+        members = speakers(lines)
+    else:
+        members = [f"member-{n:04d}" for n in range(arguments.members)]
+        lines = generated_chat(members, arguments.messages, SEED)
+    server = Server(data)
+    try:
+        with progress() as advance:
+            return await Demo(server, lines, members).run(arguments.kills, advance)
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the demonstration; its exit status."""
+    arguments = _arguments(given)
+    try:
+        if arguments.data:
+            arguments.data.mkdir(parents=True, exist_ok=True)
+            verdict = asyncio.run(_run(arguments, arguments.data))
+        else:
+            with tempfile.TemporaryDirectory(prefix="qim-demo-") as folder:
+                verdict = asyncio.run(_run(arguments, Path(folder)))
+    except (QimError, OSError, RuntimeError) as error:
+        print(f"the demo could not run: {error}", file=sys.stderr)
+        return 2
+    faults = verdict.faults()
+    if arguments.json:
+        print(json.dumps(asdict(verdict) | {"exact": not faults}, indent=2))
+    else:
+        print(table(verdict))
+        print("exact" if not faults else f"NOT exact: {', '.join(faults)}")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
