@@ -8,19 +8,23 @@ from qimd.contract.violation import ContractViolation
 from qimd.core.ids import DispatchId, dispatch_id
 from qimd.core.records import Event, LogIdentity
 from qimd.fanout.logic import Outbox
-from qimd.fanout.recipients import Chunks
+from qimd.fanout.recipients import Chunks, EncodedChunk
 from qimd.ports.log import ProduceRecord
 from qimd.ports.quarantine import Quarantined, unproduced_offset
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record, and which dispatch it is."""
+    """One record, and what it came from."""
 
     event: Event
-    dispatch: DispatchId
+    chunk: EncodedChunk
     produce: ProduceRecord
-    recipients: int
+
+    @property
+    def dispatch(self) -> DispatchId:
+        """Which dispatch it is."""
+        return dispatch_id(self.event.event_id, self.chunk.mailbox_shard, self.chunk.index)
 
 
 @dataclass(slots=True)
@@ -43,7 +47,7 @@ class Batch:
     @property
     def recipients(self) -> int:
         """Mailbox entries that the records stand for."""
-        return sum(record.recipients for record in self.records)
+        return sum(record.chunk.blocks.recipients for record in self.records)
 
     def add(self, event: Event, chunks: Chunks) -> None:
         """Add an event's records, the next ones of its conversation."""
@@ -61,12 +65,7 @@ class Batch:
                 )
             except ContractViolation as violation:
                 value, problem = b"", violation.reason
-            record = Record(
-                event=event,
-                dispatch=dispatch_id(event.event_id, chunk.mailbox_shard, chunk.index),
-                produce=ProduceRecord(chunk.mailbox_shard, value),
-                recipients=chunk.blocks.recipients,
-            )
+            record = Record(event, chunk, ProduceRecord(chunk.mailbox_shard, value))
             if problem:
                 self.broken.append((record, problem))
             else:

@@ -29,6 +29,9 @@ from qimd.core.parameters import (
 )
 from qimd.core.records import ConversationKey, Event
 
+ENCODED_KEPT_BYTES: Final = 1024
+"""Small encodings are not worth a copy of their event: a full backlog of them is 10 MiB."""
+
 _RECIPIENT_BYTES_MAX: Final = ID_BYTES_MAX + 3 + 8
 """A recipient's share of a record: its id with tag and length, and a lane block's own bytes."""
 
@@ -142,10 +145,10 @@ class Outbox:
 
 
 def without_body(event: Event) -> Event:
-    """The event without its encoding: a record holds no body, and a log that is down for ten
-    minutes must not cost 10,000 bodies of 64 KiB.
+    """The event without its encoding, if that is large: a record holds no body, and a log that is
+    down for ten minutes must not cost 10,000 bodies of 64 KiB.
     """
-    return replace(event, encoded=b"") if event.encoded else event
+    return replace(event, encoded=b"") if len(event.encoded) > ENCODED_KEPT_BYTES else event
 
 
 def largest_record_bytes(chunk_recipients: int) -> int:

@@ -1,4 +1,4 @@
-"""The fanout on engines in memory: order, durability before progress, takeover, faults of the log."""
+"""The fanout on engines in memory: order, progress behind the log, takeover, faults of the log."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -64,7 +64,7 @@ def seq_is(*wanted: int):  # type: ignore[no-untyped-def]
     return matches
 
 
-# --- the ordinary way ----------------------------------------------------------------------------
+# --- the ordinary way --------------------------------------------------------------------------
 
 
 async def test_what_is_committed_reaches_every_member_in_order(world: World, node: Node) -> None:
@@ -131,7 +131,7 @@ async def test_a_full_backlog_refuses_before_anything_is_written(world: World, n
     assert seqs(await node.send(text("one more"))) == [OUTBOX_BACKLOG_MAX + 2]
 
 
-# --- durability before progress --------------------------------------------------------------------
+# --- durability before progress ----------------------------------------------------------------
 
 
 async def test_a_partial_failure_moves_progress_zero_times(world: World, node: Node) -> None:
@@ -253,7 +253,7 @@ async def test_progress_waits_for_the_quarantine_to_be_durable(world: World, nod
     assert (await node.state()).dispatched_through == 2
 
 
-# --- takeover --------------------------------------------------------------------------------------
+# --- takeover ----------------------------------------------------------------------------------
 
 
 async def test_the_successor_dispatches_what_it_inherited_before_its_own(world: World) -> None:
@@ -392,7 +392,7 @@ async def test_serving_ends_with_the_term(world: World) -> None:
     assert served.exception() is None
 
 
-# --- members -----------------------------------------------------------------------------------------
+# --- members -----------------------------------------------------------------------------------
 
 
 async def test_a_removed_member_gets_nothing_from_the_removal_on_but_the_removal(
@@ -438,7 +438,7 @@ async def test_members_come_by_deltas_as_the_store_has_them(world: World, node: 
         }
 
 
-# --- the log's identity --------------------------------------------------------------------------------
+# --- the log's identity ------------------------------------------------------------------------
 
 
 async def test_a_recreated_topic_stops_the_shard_until_a_restart(world: World, node: Node) -> None:

@@ -367,7 +367,7 @@ async def test_serving_ends_with_the_term_after_its_last_step_settled(world: Wor
     assert seqs(call.result()) == [2]
 
 
-# --- refusals of the store -----------------------------------------------------------------------
+# --- refusals of the store ---------------------------------------------------------------------
 
 
 async def test_a_full_disk_refuses_and_goes_on_by_itself(world: World, node: Node) -> None:
@@ -404,7 +404,7 @@ async def test_the_backlog_is_bounded_to_the_event(node: Node) -> None:
     assert full.value.code is ErrorCode.UNAVAILABLE
 
 
-# --- the clock -----------------------------------------------------------------------------------
+# --- the clock ---------------------------------------------------------------------------------
 
 
 async def test_times_never_go_back_within_a_conversation(world: World, node: Node) -> None:
