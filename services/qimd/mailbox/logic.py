@@ -61,6 +61,11 @@ def resume_offset(boundary: EpochBoundary, after: MailboxSeq) -> int:
     return offset_of(after) + 1
 
 
+def finished(state: ShardState, offset: int) -> bool:
+    """Whether every lane has finished all records below an offset of the epoch that is current."""
+    return resume_offset(state.boundaries[-1], lowest_watermark(state)) >= offset
+
+
 # --- the epoch filter (checkpoint 2) ----------------------------------------------------------
 
 

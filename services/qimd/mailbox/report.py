@@ -51,7 +51,7 @@ class Verifier:
             raise invalid(f"a report is about {REPORT_EVENTS_MAX} events at most", "through_seq")
         state = shard.ready()
         true = 0 <= report.covered_through <= logic.watermark(state, lane) and await (
-            self._gap(shard, lane, user, report)
+            self._gap(shard, user, report)
             if report.kind == GAP
             else self._double(shard, user, report)
             if report.kind == DOUBLE
@@ -74,7 +74,7 @@ class Verifier:
             )
         return true
 
-    async def _gap(self, shard: Shard, lane: int, user: UserKey, report: GapReport) -> bool:
+    async def _gap(self, shard: Shard, user: UserKey, report: GapReport) -> bool:
         """Some event of the range was for the user and is not at or below covered_through, although
         a later one is, or although the shard has passed all that its dispatches can be in.
         """
@@ -92,13 +92,11 @@ class Verifier:
             return False
         # Read behind dispatched_through: whatever was dispatched by then lies below it.
         high = (await self._ports.log.watermarks(shard.shard)).high
-        boundary = shard.ready().boundaries[-1]
-        end = MailboxSeq(logic.seq_at(boundary, high) - 1)
         try:
-            await self._ports.runtime.wait_for(shard.passed(end), CATCH_UP_WAIT_S)
+            await self._ports.runtime.wait_for(shard.passed(high), CATCH_UP_WAIT_S)
         except TimeoutError:
             return False
-        if logic.watermark(shard.ready(), lane) < end:
+        if not logic.finished(shard.ready(), high):
             return False
         dispatched = [number for number in absent if number <= state.dispatched_through]
         seqs = await self._seqs(user, report)

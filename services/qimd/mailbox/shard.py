@@ -85,14 +85,14 @@ class Shard:
             raise unavailable(f"mailbox shard {self.shard} is catching up")
         return state
 
-    async def passed(self, position: MailboxSeq) -> None:
-        """Return once every lane's W is at or above a seq, or the shard stops."""
+    async def passed(self, offset: int) -> None:
+        """Return once every lane has finished all records below a log offset, or the shard stops."""
         async with self._moved:
             await self._moved.wait_for(
                 lambda: (
                     self.fault is not None
                     or self.stopped
-                    or ((state := self.state) is not None and _done(state, position))
+                    or ((state := self.state) is not None and logic.finished(state, offset))
                 )
             )
 
@@ -266,10 +266,6 @@ class Shard:
 
     def _may_write(self) -> bool:
         return self.term.may_write(self._ports.runtime.monotonic_s())
-
-
-def _done(state: ShardState, position: MailboxSeq) -> bool:
-    return logic.lowest_watermark(state) >= position
 
 
 def _fail(answer: "asyncio.Future[RebasePlan]", error: QimError) -> None:
