@@ -9,8 +9,8 @@ messages are one. So `decode` is parse into a fresh message, initialised, nothin
   or a padded varint make that shorter. The order of fields is free, and what a newer peer adds is
   kept, byte for byte. (An unpacked repeated scalar would be refused; the contract has none.)
 * An unknown field may not carry a number that is known: it is a value of the wrong type.
-* *Canonical messages* (GroupDispatch, the cursor) must encode again to the very bytes that came in,
-  and their unknown fields have numbers above all known ones: a newer writer's, at the end.
+* *Canonical messages* (GroupDispatch, the cursor) must encode again to the very bytes that came in:
+  fields in order, a newer writer's behind all known ones.
 
 What can't be kept apart from a lenient message is refused; nothing is repaired.
 """
@@ -88,7 +88,7 @@ def read(message_type: type[M], data: bytes) -> tuple[M, bool]:
     message = _parse(message_type, data)
     if not _keeps(message, data):
         raise violation(message, Problem(Reason.NON_CANONICAL, ""))
-    problem = _foreign(message, canonical=message.DESCRIPTOR.full_name in CANONICAL)
+    problem = _wrongly_typed(message)
     if problem is not None:
         raise violation(message, problem)
     return message, True
@@ -134,10 +134,9 @@ def _keeps(message: Message, data: bytes) -> bool:
     return message.ByteSize() == len(data)
 
 
-def _foreign(message: Message, *, canonical: bool) -> Problem | None:
-    """The first unknown field, at any depth, whose number no newer peer would use for it."""
+def _wrongly_typed(message: Message) -> Problem | None:
+    """The first unknown field, at any depth, whose number is known, or is 0."""
     known = message.DESCRIPTOR.fields_by_number
-    last = max(known, default=0)
     unknown = UnknownFieldSet(message)
     for number in (unknown[index].field_number for index in range(len(unknown))):
         if number in known:
@@ -145,13 +144,11 @@ def _foreign(message: Message, *, canonical: bool) -> Problem | None:
         if number == 0:
             # No field has it; yet upb takes it in a message that has no fields at all (Ping).
             return Problem(Reason.MALFORMED, "")
-        if canonical and number < last:
-            return Problem(Reason.NON_CANONICAL, "")
     for field, value in message.ListFields():
         if field.message_type is None:
             continue
         for nested in value if field.is_repeated else (value,):
-            problem = _foreign(nested, canonical=canonical)
+            problem = _wrongly_typed(nested)
             if problem is not None:
                 return problem.inside(field.name)
     return None

@@ -137,6 +137,7 @@ def bad_client_frames() -> dict[str, bytes]:
         "send_as_varint": b"\x08\x04\x20\x01",
         "padded_varint": b"\x08\x84\x00" + good[2:],
         "client_msg_id_as_varint": b"\x08\x04\x22\x08\x0a\x02ab\x12\x02\x08\x01",
+        "field_number_0_in_a_ping": b"\x08\x04\x5a\x02\x00\x01",
         "report_without_kind": b"\x08\x04\x52\x00",
         "cut_short": good[:-1],
         "101_deep": good + groups(101),

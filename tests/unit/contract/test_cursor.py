@@ -18,6 +18,11 @@ KEYS = CursorKeys("k2", {"k1": b"1" * 32, "k2": b"2" * 32})
 DEVICE = DeviceKey(TenantId("acme"), UserId("ann/1:😀"), DeviceId("phone"))
 CLAIMS = CursorClaims(3, 63, 1, DEVICE, 1_700_000_000_000, "k2")
 TOKEN = sign_cursor(CLAIMS, KEYS)
+SIGNED = MailboxCursorToken.FromString(TOKEN).cursor
+
+
+def token_of(cursor=b"", signature=b""):
+    return MailboxCursorToken(cursor=cursor, signature=signature).SerializeToString()
 
 
 def refused(token, keys=KEYS):
@@ -47,19 +52,17 @@ def test_the_signature_is_hmac_sha256_over_prefix_and_received_bytes():
 @pytest.mark.parametrize(
     "token",
     [
-        b"",
-        b"\x00",
-        TOKEN[:-1],
-        TOKEN + b"\x00",
-        TOKEN + TOKEN,
-        TOKEN[:-1] + "é".encode(),
-        TOKEN.replace(b"phone", b"tablt"),
-        MailboxCursorToken(
-            cursor=MailboxCursorToken.FromString(TOKEN).cursor, signature=b""
-        ).SerializeToString(),
-        MailboxCursorToken(signature=b"s" * 32).SerializeToString(),
-        MailboxCursorToken(cursor=b"junk", signature=b"s" * 32).SerializeToString(),
-        b"\xff" * 100,
+        pytest.param(b"", id="empty"),
+        pytest.param(b"\x00", id="zero"),
+        pytest.param(TOKEN[:-1], id="cut short"),
+        pytest.param(TOKEN + b"\x00", id="longer"),
+        pytest.param(TOKEN + TOKEN, id="doubled"),
+        pytest.param(TOKEN[:-1] + "é".encode(), id="ends in U+00E9"),
+        pytest.param(TOKEN.replace(b"phone", b"tablt"), id="another device"),
+        pytest.param(token_of(cursor=SIGNED), id="no signature"),
+        pytest.param(token_of(signature=b"s" * 32), id="no cursor"),
+        pytest.param(token_of(cursor=b"junk", signature=b"s" * 32), id="no cursor's bytes"),
+        pytest.param(b"\xff" * 100, id="junk"),
     ],
 )
 def test_junk_is_cursor_invalid(token):

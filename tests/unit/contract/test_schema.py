@@ -13,6 +13,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from qim.common.v1 import error_pb2
 from qimd.contract.checks import _CHECKS, UNPROMPTED
+from qimd.contract.codec import CANONICAL
 from qimd.core.errors import ERRORS, ErrorCode
 
 TOP = Path(__file__).resolve().parents[3]
@@ -132,6 +133,13 @@ def test_a_dispatch_is_never_a_field_of_another_message():
         if field.message_type is not None and field.message_type.full_name == name
     ]
     assert holders == []
+
+
+def test_the_numbers_of_a_canonical_message_have_no_holes():
+    """So that what an older reader does not know stands behind all that it knows."""
+    found = {m.full_name: sorted(m.fields_by_number) for file in files() for m in messages(file)}
+    for name in (*CANONICAL, "qim.dispatch.v1.LaneBlock"):
+        assert found[name] == list(range(1, len(found[name]) + 1))
 
 
 @pytest.mark.parametrize("path", PROTOS, ids=lambda path: path.stem)
