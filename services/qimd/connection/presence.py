@@ -69,8 +69,6 @@ class Presence:
                 continue
             for user in hint.users:
                 for link in users.get(user, _NOBODY).values():
-                    if link.ending:
-                        continue
                     if not link.hints:
                         self._hinted.append(link)
                     link.hints.append(hint.delivered)
