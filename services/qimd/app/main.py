@@ -100,6 +100,8 @@ async def _serve(settings: Settings) -> None:
 def _announce(settings: Settings, server: "Server") -> None:
     from qimd.app.banner import banner, dev_token, write_ready_file
 
+    if settings.ready_file is not None:
+        write_ready_file(settings.ready_file, server.credentials)
     # A token may stand on a terminal, never in a file that output was sent to.
     token = dev_token(server.credentials) if sys.stdout.isatty() else ""
     text = banner(
@@ -107,8 +109,6 @@ def _announce(settings: Settings, server: "Server") -> None:
     )
     sys.stdout.write(text)
     sys.stdout.flush()
-    if settings.ready_file is not None:
-        write_ready_file(settings.ready_file, server.credentials)
 
 
 if __name__ == "__main__":
