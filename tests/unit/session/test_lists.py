@@ -1,5 +1,7 @@
 """Session lists and read marks: order, pages over moving items, clamping, counting."""
 
+from dataclasses import replace
+
 import pytest
 from tests.unit.session.world import World, user, world
 
