@@ -115,9 +115,10 @@ def decode_dispatch(data: bytes) -> Dispatch:
     for a record that demands a newer reader (halt).
     """
     message, has_unknown = codec.read(GroupDispatch, data)
-    lanes = [block.lane for block in message.blocks]
-    # A slice is one call into C, where iterating is one a user.
-    users = [tuple(block.user_ids[:]) for block in message.blocks]
+    # A slice is one call into C, where iterating is one an item.
+    parsed = message.blocks[:]
+    lanes = [block.lane for block in parsed]
+    users = [tuple(block.user_ids[:]) for block in parsed]
     problem = header_problem(message) or blocks_problem(lanes, users)
     if problem is not None:
         raise codec.violation(message, problem)
