@@ -74,6 +74,13 @@ def _lock(update: bool) -> int:
     return 1 if problems else 0
 
 
+def _frozen() -> int:
+    changed = [path for release in fixtures.releases() for path in fixtures.tampered(release)]
+    for path in changed:
+        print(f"{path} is not what its release's manifest says: fixtures change by `update` alone")
+    return 1 if changed else 0
+
+
 def _update(may_change: bool) -> int:
     files = {
         path: data
@@ -115,7 +122,7 @@ def main(arguments: Sequence[str]) -> int:
             return _lock(options.update)
         if options.command == "update":
             return _update(options.change_released_goldens)
-        return _lock(update=False) or _show(run_own(_fixtures()), options.json)
+        return _lock(update=False) or _frozen() or _show(run_own(_fixtures()), options.json)
     except (ProtocolError, OSError) as error:
         print(f"compat: {error}", file=sys.stderr)
         return 2

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
-from qimd.contract.codec import decode, encode
-from qimd.contract.json import to_json
-from qimd.contract.violation import ContractViolation, ReaderTooOld
 
 from compat.fixtures import Fixture, pretty
 from compat.lock import CANONICAL
 from compat.messages import descriptors, message_type
+from qimd.contract.checks import UNPROMPTED
+from qimd.contract.codec import decode, encode
+from qimd.contract.json import to_json
+from qimd.contract.violation import ContractViolation, ReaderTooOld
 from qimd.core.ids import ConversationId, TenantId, dispatch_id, event_id
 from qimd.core.parameters import EXACT_INTEGER_MAX, ID_BYTES_MAX
 
@@ -143,14 +144,34 @@ def recipients(record: Message, count: int) -> Message:
     return record
 
 
-def _first_request(message: Message) -> None:
-    message.request_id = 1  # type: ignore[attr-defined]
+def _request_id(message: Message) -> None:
+    """1, or 0 in a frame that the server sends by itself."""
+    message.request_id = 0 if message.WhichOneof("frame") in UNPROMPTED else 1  # type: ignore[attr-defined]
+
+
+def _kind_of_content(message: Message) -> None:
+    """An event's kind is that of its content."""
+    arm = message.WhichOneof("content")
+    message.kind = 1 + ("message", "reaction", "membership_change").index(str(arm))  # type: ignore[attr-defined]
+
+
+def _rising(field: str) -> Callable[[Message], None]:
+    """Events of a page rise by this number."""
+
+    def apply(message: Message) -> None:
+        for index, event in enumerate(message.events):  # type: ignore[attr-defined]
+            setattr(event, field, 1 + index)
+
+    return apply
 
 
 _CHECKED: dict[str, Callable[[Message], None]] = {
     DISPATCH: _dispatch,
-    "qim.gateway.v1.ClientFrame": _first_request,
-    "qim.gateway.v1.ServerFrame": _first_request,
+    "qim.conversation.v1.ConversationEvent": _kind_of_content,
+    "qim.gateway.v1.ClientFrame": _request_id,
+    "qim.gateway.v1.ServerFrame": _request_id,
+    "qim.gateway.v1.MailboxPage": _rising("mailbox_seq"),
+    "qim.gateway.v1.HistoryPage": _rising("conversation_seq"),
 }
 
 
@@ -246,8 +267,11 @@ def _with_unknown(name: str) -> Iterator[tuple[str, bytes]]:
             break
 
 
-def _fields_of(data: bytes) -> list[bytes]:
-    """The top-level fields of a message, each with its tag."""
+def split_fields(data: bytes) -> list[tuple[bytes, bytes]]:
+    """(whole field, its value's bytes) of a message's top-level fields.
+
+    Raises ValueError for a wire type that the contract does not use.
+    """
     fields, position = [], 0
 
     def read() -> int:
@@ -265,14 +289,21 @@ def _fields_of(data: bytes) -> list[bytes]:
         start = position
         kind = read() & 7
         if kind == 0:
+            begin = position
             read()
         elif kind == 2:
             size = read()
+            begin = position
             position += size
         else:
             raise ValueError(f"wire type {kind} is not used by the contract")
-        fields.append(data[start:position])
+        fields.append((data[start:position], data[begin:position]))
     return fields
+
+
+def _fields_of(data: bytes) -> list[bytes]:
+    """The top-level fields of a message, each with its tag."""
+    return [whole for whole, _ in split_fields(data)]
 
 
 def _deep(number: int) -> bytes:
@@ -286,12 +317,14 @@ def _deep(number: int) -> bytes:
 def _broken(name: str) -> Iterator[tuple[str, str, bytes]]:
     """(case, level, bytes) to refuse, for any message."""
     data = encode(full(name))
-    yield "truncated", "wire", data[:-1]
+    if data:
+        yield "truncated", "wire", data[:-1]
     yield "tag_zero", "wire", data + b"\x00\x00"
     yield "varint_endless", "wire", tag(_MADE_UP_FIELD, 0) + b"\xff" * 11
     yield "length_beyond_end", "wire", data + tag(_MADE_UP_FIELD, 2) + varint(1 << 20)
     yield "group_never_ends", "wire", data + tag(_MADE_UP_FIELD, 3)
-    yield "deep", "wire", data + _deep(_MADE_UP_FIELD)
+    # How deep is too deep is a runtime's own limit: 100 in upb, 10,000 in Go.
+    yield "deep", "strict", data + _deep(_MADE_UP_FIELD)
     for field in descriptors()[name].fields:
         if field.type == FieldDescriptor.TYPE_STRING:
             yield "bad_utf8", "wire", data + sized(field.number, b"\xff\xfe")
@@ -302,7 +335,8 @@ def _broken(name: str) -> Iterator[tuple[str, str, bytes]]:
             own = [part for part in _fields_of(data) if part.startswith(_tag_of(field))]
             yield "doubled", "strict", data + own[0]
             break
-    if data:
+    # Two messages of repeated fields alone are one longer message.
+    if any(not field.is_repeated for field in descriptors()[name].fields):
         yield "concatenated", "strict", data + data
 
 

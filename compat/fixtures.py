@@ -10,6 +10,7 @@
 A release's folder is frozen: `python -m compat update --change-released-goldens` alone changes it.
 """
 
+import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,7 +106,28 @@ def write(files: dict[Path, bytes], release: str, root: Path = ROOT) -> int:
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_bytes(data)
             changed += 1
+    manifest_path(release, root).write_text(manifest(files), encoding="utf-8")
     return changed
+
+
+def manifest_path(release: str, root: Path = ROOT) -> Path:
+    """The release's list of digests."""
+    return root / "golden" / f"{release}.sha256"
+
+
+def manifest(files: dict[Path, bytes]) -> str:
+    """One line a file: its SHA-256 and its path."""
+    return "".join(
+        f"{hashlib.sha256(data).hexdigest()}  {path.as_posix()}\n"
+        for path, data in sorted(files.items())
+    )
+
+
+def tampered(release: str, root: Path = ROOT) -> list[str]:
+    """Files that are not what the release's manifest says, missing and added ones included."""
+    listed = set(manifest_path(release, root).read_text(encoding="utf-8").splitlines())
+    actual = set(manifest(tree(root, release)).splitlines())
+    return sorted({line.split("  ", 1)[1] for line in listed ^ actual})
 
 
 def pretty(json_text: str) -> str:

@@ -5,17 +5,19 @@ expanded, a canonical message's new field numbered below another): the lock does
 of it is a change of a reviewed file, and `violations` names those that no release may make.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.descriptor_pb2 import DescriptorProto
 
-from compat.messages import TOP, descriptors, enums, files
+from compat.messages import TOP, enums_of, files, messages_of
+from qimd.contract import codec
 
 LOCK = TOP / "compat" / "schema.lock"
 
-CANONICAL = ("qim.dispatch.v1.GroupDispatch", "qim.dispatch.v1.LaneBlock")
+CANONICAL = codec.CANONICAL | {"qim.dispatch.v1.LaneBlock"}
 """Messages whose bytes must survive decode and encode: a new field is numbered above all others."""
 
 REQUIRED = ("qim.dispatch.v1.GroupDispatch.fencing_epoch",)
@@ -58,6 +60,8 @@ def _field_row(field: FieldDescriptor) -> Row:
         presence = "explicit" if field.has_presence else "implicit"
     oneof = f" oneof={field.containing_oneof.name}" if field.containing_oneof else ""
     owner = field.containing_type.full_name
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return Row("map", owner, field.number, field.name, kind)
     return Row("field", owner, field.number, field.name, f"{presence} {kind}{oneof}")
 
 
@@ -79,21 +83,21 @@ def _proto_of(descriptor: Descriptor) -> DescriptorProto:
     return proto
 
 
-def current() -> list[Row]:
-    """The lock's rows for the generated code as it is."""
+def rows_of(of: Sequence[FileDescriptor]) -> list[Row]:
+    """The lock's rows for a schema."""
     rows: list[Row] = []
-    for descriptor in descriptors().values():
+    for descriptor in messages_of(of).values():
         rows += (
             _field_row(field) for field in sorted(descriptor.fields, key=lambda field: field.number)
         )
         rows += _reserved_rows(descriptor)
-    for enum in enums().values():
+    for enum in enums_of(of).values():
         openness = "closed" if enum.is_closed else "open"
         rows += (
             Row("value", enum.full_name, value.number, value.name, openness)
             for value in enum.values
         )
-    for file in files():
+    for file in of:
         for service in file.services_by_name.values():
             for index, method in enumerate(service.methods, 1):
                 streams = (
@@ -106,6 +110,11 @@ def current() -> list[Row]:
                     Row("method", service.full_name, index, method.name, f"({streams}) ({answer})")
                 )
     return rows
+
+
+def current() -> list[Row]:
+    """The lock's rows for the generated code as it is."""
+    return rows_of(files())
 
 
 def text(rows: list[Row]) -> str:
@@ -172,11 +181,10 @@ def ban_violations(now: list[Row]) -> list[str]:
             found.append(f"{where}: required fields are banned but for {', '.join(REQUIRED)}")
         if row.kind == "field" and words[1] in ("float", "double"):
             found.append(f"{where}: floating point is banned")
+        if row.kind == "map":
+            found.append(f"{where}: maps are banned")
         if row.kind == "value" and words[0] == "closed":
             found.append(f"{where}: closed enums are banned")
-    for descriptor in descriptors().values():
-        if descriptor.GetOptions().map_entry:
-            found.append(f"{descriptor.full_name}: maps are banned")
     if not any(
         f"{row.owner}.{row.name}" in REQUIRED and row.rest.startswith("required") for row in now
     ):

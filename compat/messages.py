@@ -1,6 +1,7 @@
 """Every message of the contract, by full name, found through the generated modules."""
 
 import importlib
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -27,25 +28,29 @@ def _nested(descriptor: Descriptor) -> list[Descriptor]:
     return found
 
 
-@cache
-def descriptors() -> dict[str, Descriptor]:
-    """Message descriptors by full name, sorted."""
+def messages_of(of: Iterable[FileDescriptor]) -> dict[str, Descriptor]:
+    """Message descriptors of some files by full name, sorted."""
     found = {
         descriptor.full_name: descriptor
-        for file in files()
+        for file in of
         for top in file.message_types_by_name.values()
         for descriptor in _nested(top)
     }
     return dict(sorted(found.items()))
 
 
-@cache
-def enums() -> dict[str, EnumDescriptor]:
-    """Enum descriptors by full name, sorted."""
-    found = {enum.full_name: enum for file in files() for enum in file.enum_types_by_name.values()}
-    for descriptor in descriptors().values():
+def enums_of(of: Sequence[FileDescriptor]) -> dict[str, EnumDescriptor]:
+    """Enum descriptors of some files by full name, sorted."""
+    found = {enum.full_name: enum for file in of for enum in file.enum_types_by_name.values()}
+    for descriptor in messages_of(of).values():
         found.update({enum.full_name: enum for enum in descriptor.enum_types})
     return dict(sorted(found.items()))
+
+
+@cache
+def descriptors() -> dict[str, Descriptor]:
+    """The contract's message descriptors by full name, sorted."""
+    return messages_of(files())
 
 
 def message_type(full_name: str) -> type[Message]:
