@@ -158,7 +158,7 @@ def value(outcome: Outcome[T]) -> T:
     return outcome.value
 
 
-def refused(outcome: Outcome[object]) -> Refusal:
+def refused(outcome: Outcome[T]) -> Refusal:
     """Why a step was refused."""
     assert isinstance(outcome, NotApplied), outcome
     return outcome.refusal

@@ -270,7 +270,8 @@ async def test_the_same_request_again_gives_the_same_verdicts(engine: Engine) ->
     assert list(verdicts) == [RecordVerdict(1 << 1, 1 << 0), RecordVerdict(1, 0)]
     before = await everything(engine)
     for _ in range(2):
-        assert list(value(await engine.backends.mailbox.apply(step))) == list(verdicts)
+        again_given = value(await engine.backends.mailbox.apply(step))
+        assert list(again_given) == list(verdicts)
     assert await everything(engine) == before
 
 

@@ -11,6 +11,7 @@ from tests.contract.builders import (
     BEN,
     START_MS,
     block,
+    device,
     event,
     ids,
     key,
@@ -198,7 +199,11 @@ async def test_a_content_can_be_refused_for_good(
 ) -> None:
     state = value(await process.mailbox.open_shard(0, 1, EpochBoundary(1, 0, "cluster/topic")))
     bens_lane = cluster.faults.reject(
-        "apply", lambda step: any(b.lane == 1 for r in step.records for b in r.blocks)
+        "apply",
+        lambda step: (
+            isinstance(step, ApplyStep)
+            and any(block.lane == 1 for record in step.records for block in record.blocks)
+        ),
     )
     whole = apply_step(state, [block(0, ANNA), block(1, BEN)])
     for _ in range(2):
@@ -239,6 +244,46 @@ async def entries(process: MemoryBackends) -> int:
     return len(await process.mailbox.entries(user(), SEQ_NONE, SEQ_MAX, 10))
 
 
+async def test_a_late_step_of_a_mailbox_behind_its_retry_doubles_nothing(
+    cluster: MemoryCluster, process: MemoryBackends
+) -> None:
+    state = value(await process.mailbox.open_shard(0, 1, EpochBoundary(1, 0, "cluster/topic")))
+    late = cluster.faults.land_late("apply")
+    one = apply_step(state, [block(0, ANNA)])
+    assert isinstance(await process.mailbox.apply(one), Unknown)
+    assert await entries(process) == 0
+    verdicts = value(await process.mailbox.apply(one))
+    late.land()
+    assert await entries(process) == 1
+    assert value(await process.mailbox.apply(one)) == verdicts
+
+
+async def test_a_late_ack_never_lowers_a_device(
+    cluster: MemoryCluster, process: MemoryBackends
+) -> None:
+    """MBX-06: 8 after 9 is a no-op, however late it comes."""
+    phone = device()
+    value(await process.mailbox.open_device(phone, SEQ_NONE))
+    late = cluster.faults.land_late("ack")
+    eight, nine = mailbox_seq(1, 8), mailbox_seq(1, 9)
+    assert isinstance(await process.mailbox.ack(phone, eight, eight), Unknown)
+    risen = value(await process.mailbox.ack(phone, nine, nine))
+    late.land()
+    assert value(await process.mailbox.open_device(phone, SEQ_NONE)) == risen
+
+
+async def test_a_late_renewal_takes_no_lost_lease_again(
+    cluster: MemoryCluster, process: MemoryBackends, runtime: ManualRuntime
+) -> None:
+    value(await process.lease.acquire(ShardKind.WRITER, 0, "a", 15))
+    late = cluster.faults.land_late("renew")
+    assert isinstance(await process.lease.renew(ShardKind.WRITER, 0, "a", 15), Unknown)
+    await runtime.advance(15)
+    value(await process.lease.acquire(ShardKind.WRITER, 0, "b", 15))
+    late.land()
+    assert (await process.lease.view(ShardKind.WRITER, 0)).holder == "b"
+
+
 async def test_reads_that_are_not_answered_are_unavailable(
     cluster: MemoryCluster, process: MemoryBackends
 ) -> None:
@@ -277,6 +322,11 @@ async def test_a_rule_skips_counts_and_stops(
     rule.stop()
     await process.lease.view(ShardKind.WRITER, 0)
     assert rule.hits == 3
+
+
+async def test_equal_seeds_make_equal_deployments() -> None:
+    made = [await MemoryCluster(rt := ManualRuntime(3)).open(rt).log.identity() for _ in range(2)]
+    assert made[0] == made[1]
 
 
 # --- delays and dead processes ----------------------------------------------------------------
@@ -366,7 +416,11 @@ async def test_of_a_torn_batch_a_prefix_lands_a_partition(
 ) -> None:
     """R-2: a partial failure; the run is sent again whole, by a new producer, in order."""
     producer = await process.log.open_producer()
-    cluster.faults.refuse("produce", skip=1, where=lambda record: record.partition == 0)
+    cluster.faults.refuse(
+        "produce",
+        skip=1,
+        where=lambda record: isinstance(record, ProduceRecord) and record.partition == 0,
+    )
     batch = run(b"a") + run(b"x", partition=1) + run(b"b", b"c") + run(b"y", partition=1)
     outcomes = await producer.produce(batch)
     assert [isinstance(each, Applied) for each in outcomes] == [True, True, False, False, True]

@@ -455,7 +455,8 @@ async def read_some(store: ProjectionStore, models: Models, data: st.DataObject)
     who = data.draw(st.sampled_from(NAMES), label="who reads")
     of = data.draw(st.sampled_from(CONVERSATIONS), label="where")
     model = models[who, of]
-    if model.received and data.draw(st.booleans(), label="reads"):
+    reads = data.draw(st.booleans(), label="reads")
+    if model.received and reads:
         applied = model.received[-1].conversation_seq
         model.mark(data.draw(st.integers(0, applied), label="up to"))
         row = await store.mark_read(
