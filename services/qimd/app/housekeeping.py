@@ -14,6 +14,7 @@ from qimd.ports.runtime import Runtime
 from qimd.ports.store import ConversationStore
 from qimd.telemetry.logs import logger
 from qimd.telemetry.metrics import Metrics
+from qimd.telemetry.rates import PUBLISH_INTERVAL_S
 
 _log = logger("housekeeping")
 
@@ -90,3 +91,12 @@ def enforce_retention(enforce: Callable[[int], Awaitable[int]], runtime: Runtime
             _log.info("log records dropped by retention", records=dropped)
 
     return Chore("retention", EXPIRY_INTERVAL_S, run)
+
+
+def publish_rates(metrics: Metrics) -> Chore:
+    """Set the rates that are made of counts."""
+
+    async def run() -> None:
+        metrics.entry_rates.publish()
+
+    return Chore("rates", PUBLISH_INTERVAL_S, run)

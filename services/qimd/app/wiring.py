@@ -14,7 +14,7 @@ from qim.conversation.v1 import conversation_service_pb2
 from qim.mailbox.v1 import mailbox_service_pb2
 from qim.session.v1 import session_service_pb2
 from qim.writer.v1 import writer_service_pb2
-from qimd.app.housekeeping import Chore, Housekeeping, expire_idempotency
+from qimd.app.housekeeping import Chore, Housekeeping, expire_idempotency, publish_rates
 from qimd.app.ownership import Role, ShardOwner
 from qimd.auth.admission import OpenAdmission
 from qimd.auth.service import TokenAuthenticator
@@ -132,7 +132,9 @@ class Node:
             for shard in range(role.shards)
         ]
         self._housekeeping = Housekeeping(
-            [expire_idempotency(backends.conversations, runtime), *chores], runtime, metrics
+            [expire_idempotency(backends.conversations, runtime), publish_rates(metrics), *chores],
+            runtime,
+            metrics,
         )
         self._owning = 0
         self._owners_ended = asyncio.Event()

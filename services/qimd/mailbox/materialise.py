@@ -232,9 +232,11 @@ class Materialiser:
                 await self._keep_sample(record)
             if verdict.applied:
                 materialised.append(Materialised(record, verdict.applied))
-                entries += sum(
+                fresh = sum(
                     len(block.users) for block in record.blocks if verdict.applied >> block.lane & 1
                 )
+                metrics.entry_rates.add(record.ref.key.tenant, self.state.shard, fresh)
+                entries += fresh
         metrics.stage_entries_total.labels("mailbox").inc(entries)
         if duplicates:
             metrics.duplicates_total.labels(self._label).inc(duplicates)

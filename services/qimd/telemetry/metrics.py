@@ -8,6 +8,8 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from qimd.telemetry.rates import EntryRates
+
 ZEROS: Final = (
     "mailbox_seq_regression_count",
     "cursor_advanced_by_push_total",
@@ -121,6 +123,8 @@ class Metrics:
             "fanout_entries_per_sec", "Mailbox entries a second, over the last ten seconds",
             ["tenant", "shard"], registry=r,
         )  # fmt: skip
+        self.entry_rates = EntryRates(self.fanout_entries_per_sec)
+        """What the mailbox counts for it; housekeeping publishes."""
         self.conversation_active_member_ratio = Gauge(
             "conversation_active_member_ratio",
             "Members with a live stream over members, of conversations dispatched lately",

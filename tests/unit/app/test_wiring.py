@@ -102,6 +102,14 @@ async def test_a_message_reaches_every_members_mailbox_once(
     assert await process.send(1, 2, 3) == [2, 3, 4]
     for user in (ALICE, BOB):
         assert len(await process.mailbox(user, 4)) == 4
+    await runtime.advance(1.0)
+    samples = next(
+        family.samples
+        for family in process.metrics.registry.collect()
+        if family.name == "fanout_entries_per_sec"
+    )
+    # Four events for two members, over a window of ten seconds.
+    assert sum(sample.value for sample in samples) == pytest.approx(0.8)
 
 
 async def test_what_a_killed_node_acknowledged_its_successor_delivers(
