@@ -4,6 +4,7 @@ A mutating step is on one partition key: a mailbox shard, or a device. Reads rai
 QimError(UNAVAILABLE) when the engine can't answer.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -11,7 +12,7 @@ from typing import Final, Protocol
 from qimd.core.ids import DispatchId, EventId, UserId
 from qimd.core.outcome import Outcome
 from qimd.core.records import ConversationKey, DeviceKey, EventRef, LaneBlock, UserKey
-from qimd.core.seq import MailboxSeq
+from qimd.core.seq import MailboxSeq, epoch_of, offset_of
 
 REBUILD_IDENTITY: Final = "rebuild"
 """The `log_identity` of an epoch that numbers a rebuild manifest instead of a log: its "offsets"
@@ -249,3 +250,35 @@ def mask_users(blocks: Sequence[LaneBlock], mask: int) -> list[UserId]:
         if mask >> block.lane & 1:
             users.extend(block.users)
     return users
+
+
+# --- what these values mean, for every room that reads them ----------------------------------
+
+
+def watermark(state: ShardState, lane: int) -> MailboxSeq:
+    """W[lane]: every record at or below it is finished for that lane."""
+    return state.lagging.get(lane, state.position)
+
+
+def lowest_watermark(state: ShardState) -> MailboxSeq:
+    """The smallest W: every record at or below it is finished for all lanes."""
+    return min((state.position, *state.lagging.values()))
+
+
+def resume_offset(boundary: EpochBoundary, after: MailboxSeq) -> int:
+    """The log offset behind the seq `after`, in the epoch that `boundary` begins."""
+    if epoch_of(after) < boundary.shard_epoch:
+        return boundary.first_offset
+    return offset_of(after) + 1
+
+
+def finished(state: ShardState, offset: int) -> bool:
+    """Whether every lane has finished all records below an offset of the epoch that is current."""
+    return resume_offset(state.boundaries[-1], lowest_watermark(state)) >= offset
+
+
+def is_stale(marks: Sequence[EpochMark], fencing_epoch: int, seq: MailboxSeq) -> bool:
+    """Whether a larger epoch first appeared before `seq`. `marks` are by increasing first_seq."""
+    before = bisect_left(marks, seq, key=lambda mark: mark.first_seq)
+    # Only an epoch that was the largest so far left a mark: the last one before is the largest.
+    return before > 0 and marks[before - 1].fencing_epoch > fencing_epoch

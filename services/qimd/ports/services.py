@@ -152,6 +152,33 @@ class Mailbox(Protocol):
         """Whether the server finds the report true."""
 
 
+@dataclass(frozen=True, slots=True)
+class RebasePlan:
+    """What an operator's rebase of a mailbox shard will touch, or has touched.
+
+    `first_offset` is where the log's epoch begins: its low watermark in a plan. `events` counts
+    what the rebuild goes through; members may have some of it already.
+    """
+
+    shard: int
+    fault: str
+    rebuild_epoch: int
+    log_epoch: int
+    log_identity: str
+    first_offset: int
+    conversations: int
+    events: int
+
+
+class MailboxOperations(Protocol):
+    """The mailbox room, to an operator."""
+
+    async def rebase(self, shard: int, *, dry_run: bool) -> RebasePlan:
+        """The way out of a shard's fault. Raises NOT_OWNER, INVALID_ARGUMENT for a shard that has
+        nothing to mend, UNAVAILABLE if it failed: it may be asked for again.
+        """
+
+
 # --- session ----------------------------------------------------------------------------------
 
 
