@@ -13,6 +13,7 @@ from qimd.mailbox import logic
 from qimd.mailbox.gates import same_log
 from qimd.mailbox.materialise import Materialiser
 from qimd.mailbox.ports import RoomPorts, settle
+from qimd.ports.mailbox import lowest_watermark
 
 GAUGE_INTERVAL_S: Final = 1.0
 EXPIRE_INTERVAL_S: Final = 60.0
@@ -61,7 +62,7 @@ class Housekeeping:
         if now_s >= self._fold_s:
             self._fold_s = now_s + FOLD_INTERVAL_S
             state = self._writer.state
-            below = logic.lowest_watermark(state)
+            below = lowest_watermark(state)
             await settle(
                 self._ports.runtime,
                 self._term,

@@ -13,6 +13,7 @@ from qimd.mailbox.logic import Arrived, Stall
 from qimd.mailbox.materialise import Materialiser
 from qimd.mailbox.ports import RoomPorts
 from qimd.ports.log import LogFault
+from qimd.ports.mailbox import resume_offset, watermark
 from qimd.telemetry.logs import logger
 
 _log = logger("mailbox")
@@ -44,10 +45,10 @@ class LaggingLanes:
         for lane, stall in list(self._writer.stalls.items()):
             now_s = self._ports.runtime.monotonic_s()
             if stall.due_s <= now_s:
-                before = logic.watermark(self._writer.state, lane)
+                before = watermark(self._writer.state, lane)
                 done = await self._turn(lane)
                 if lane in self._writer.stalls:
-                    moved = logic.watermark(self._writer.state, lane) > before
+                    moved = watermark(self._writer.state, lane) > before
                     rest = Stall(now_s) if moved else stall
                     jitter = self._ports.runtime.random()
                     self._writer.stalls[lane] = rest if done else rest.failed(now_s, jitter)
@@ -68,7 +69,7 @@ class LaggingLanes:
                 error=str(error),
             )
             return False
-        if through <= logic.watermark(writer.state, lane):
+        if through <= watermark(writer.state, lane):
             return False
         records = await writer.steps_of(batch, lane)
         return await writer.apply_lane(lane, records, through)
@@ -77,7 +78,7 @@ class LaggingLanes:
         """The next records behind W[lane], none above the position; and how far they reach."""
         state = self._writer.state
         boundary = state.boundaries[-1]
-        start = logic.resume_offset(boundary, logic.watermark(state, lane))
+        start = resume_offset(boundary, watermark(state, lane))
         reader = await self._ports.log.open_reader(state.shard, start)
         try:
             fetched = await reader.fetch(LANE_BATCH_RECORDS_MAX, FETCH_WAIT_S)
@@ -85,7 +86,7 @@ class LaggingLanes:
             await reader.close()
         records = [record for record in fetched if record.offset < state.next_offset]
         if not records:
-            return (), logic.watermark(state, lane)
+            return (), watermark(state, lane)
         # The shard has passed these records: what could not be decoded is quarantined already, and
         # a fault would have halted it before.
         intake = take_in(records, state.shard, boundary, self._ports.runtime.wall_ms())
@@ -114,7 +115,7 @@ class LaggingLanes:
             "a lane stands",
             mailbox_shard=shard,
             lane_id=lane,
-            mailbox_seq=logic.watermark(self._writer.state, lane),
+            mailbox_seq=watermark(self._writer.state, lane),
             stalled_ms=stalled_ms,
             attempts=stall.attempts,
         )

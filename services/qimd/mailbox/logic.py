@@ -5,16 +5,16 @@ lanes that lag behind it. What goes wrong here loses or doubles messages, so the
 functions of the log:
 
 - A record is stale if a larger fencing epoch of its conversation *first appeared before it* in this
-  shard (`is_stale`). Judged by place and not by "the largest epoch seen so far", a block that is
-  retried, or replayed after a crash, gets the verdict that it got the first time, although a newer
-  epoch has arrived since. Judged at the time of writing, it would be dropped, and lost.
+  shard (`ports.mailbox.is_stale`). Judged by place and not by "the largest epoch seen so far", a
+  block that is retried, or replayed after a crash, gets the verdict that it got the first time,
+  although a newer epoch has arrived since. Judged at the time of writing, it would be dropped, and
+  lost.
 - A lane whose block the store refuses stops; everything else goes on (`plan`). Behind the failed
   block the lane keeps no queue: it reads the log again from its own watermark, so nothing of it can
   overtake, and a restart has nothing to restore.
 - Numbers only rise within a lane (`regression`).
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -28,52 +28,22 @@ from qimd.core.parameters import (
     LANES,
 )
 from qimd.core.records import ConversationKey, Dispatch, LaneBlock
-from qimd.core.seq import MailboxSeq, epoch_of, mailbox_seq, offset_of
+from qimd.core.seq import MailboxSeq, mailbox_seq, offset_of
 from qimd.ports.mailbox import (
     DayBucket,
     EpochBoundary,
     EpochMark,
     RecordStep,
     ShardState,
+    is_stale,
+    lowest_watermark,
 )
 
 DAY_MS: Final = 24 * 3600 * 1000
 Marks = Mapping[ConversationKey, tuple[EpochMark, ...]]
 
 
-# --- watermarks -------------------------------------------------------------------------------
-
-
-def watermark(state: ShardState, lane: int) -> MailboxSeq:
-    """W[lane]: every record at or below it is finished for that lane."""
-    return state.lagging.get(lane, state.position)
-
-
-def lowest_watermark(state: ShardState) -> MailboxSeq:
-    """The smallest W: every record at or below it is finished for all lanes."""
-    return min((state.position, *state.lagging.values()))
-
-
-def resume_offset(boundary: EpochBoundary, after: MailboxSeq) -> int:
-    """The log offset behind the seq `after`, in the epoch that `boundary` begins."""
-    if epoch_of(after) < boundary.shard_epoch:
-        return boundary.first_offset
-    return offset_of(after) + 1
-
-
-def finished(state: ShardState, offset: int) -> bool:
-    """Whether every lane has finished all records below an offset of the epoch that is current."""
-    return resume_offset(state.boundaries[-1], lowest_watermark(state)) >= offset
-
-
 # --- the epoch filter (checkpoint 2) ----------------------------------------------------------
-
-
-def is_stale(marks: Sequence[EpochMark], fencing_epoch: int, seq: MailboxSeq) -> bool:
-    """Whether a larger epoch first appeared before `seq`. `marks` are by increasing first_seq."""
-    before = bisect_left(marks, seq, key=lambda mark: mark.first_seq)
-    # Only an epoch that was the largest so far left a mark: the last one before is the largest.
-    return before > 0 and marks[before - 1].fencing_epoch > fencing_epoch
 
 
 def raises_mark(marks: Sequence[EpochMark], fencing_epoch: int) -> bool:

@@ -17,7 +17,7 @@ in the order of their conversations. Then it begins the epoch of the log as it i
 """
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from qimd.contract.dispatch import decode_dispatch, encode_blocks, encode_dispatch
@@ -41,6 +41,7 @@ from qimd.mailbox.materialise import Materialiser
 from qimd.mailbox.ports import Halted, RoomPorts, settle
 from qimd.ports.log import LogRecord, Watermarks
 from qimd.ports.mailbox import REBUILD_IDENTITY, EpochBoundary
+from qimd.ports.services import RebasePlan
 from qimd.ports.store import AuditRange
 from qimd.telemetry.logs import logger
 
@@ -51,24 +52,6 @@ EVENTS_MAX: Final = 256
 """Conversations, and events of one, that are read at once."""
 
 FETCH_WAIT_S: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class RebasePlan:
-    """What a rebase will touch, or has touched.
-
-    `first_offset` is the log's low watermark when the plan was made. `events` counts what the
-    rebuild goes through; members may have some already.
-    """
-
-    shard: int
-    fault: str
-    rebuild_epoch: int
-    log_epoch: int
-    log_identity: str
-    first_offset: int
-    conversations: int
-    events: int
 
 
 class Rebuild:

@@ -15,7 +15,7 @@ from qimd.core.seq import MailboxSeq
 from qimd.mailbox import logic
 from qimd.mailbox.ports import RoomPorts
 from qimd.mailbox.shard import Shard
-from qimd.ports.mailbox import Entry
+from qimd.ports.mailbox import Entry, finished, watermark
 from qimd.ports.services import GapReport
 from qimd.telemetry.logs import logger
 
@@ -50,7 +50,7 @@ class Verifier:
         if report.through_seq - report.from_seq >= REPORT_EVENTS_MAX:
             raise invalid(f"a report is about {REPORT_EVENTS_MAX} events at most", "through_seq")
         state = shard.ready()
-        true = 0 <= report.covered_through <= logic.watermark(state, lane) and await (
+        true = 0 <= report.covered_through <= watermark(state, lane) and await (
             self._gap(shard, user, report)
             if report.kind == GAP
             else self._double(shard, user, report)
@@ -96,7 +96,7 @@ class Verifier:
             await self._ports.runtime.wait_for(shard.passed(high), CATCH_UP_WAIT_S)
         except TimeoutError:
             return False
-        if not logic.finished(shard.ready(), high):
+        if not finished(shard.ready(), high):
             return False
         dispatched = [number for number in absent if number <= state.dispatched_through]
         seqs = await self._seqs(user, report)

@@ -9,13 +9,12 @@ from qimd.core.outcome import Outcome
 from qimd.core.records import DeliveredEvent, DeviceKey, UserKey
 from qimd.core.routing import RoutingTable
 from qimd.core.seq import MailboxSeq
-from qimd.mailbox import cursor, logic
+from qimd.mailbox import cursor
 from qimd.mailbox.ports import RoomPorts, settle_device
-from qimd.mailbox.rebuild import RebasePlan
 from qimd.mailbox.report import Verifier
 from qimd.mailbox.shard import Shard
 from qimd.ports.log import Log
-from qimd.ports.mailbox import DeviceState, MailboxStore, ShardState
+from qimd.ports.mailbox import DeviceState, MailboxStore, ShardState, watermark
 from qimd.ports.quarantine import QuarantineStore
 from qimd.ports.runtime import Runtime
 from qimd.ports.services import (
@@ -24,6 +23,7 @@ from qimd.ports.services import (
     Page,
     PushHints,
     Rebased,
+    RebasePlan,
     SessionSupplement,
 )
 from qimd.ports.store import ConversationStore
@@ -88,9 +88,7 @@ class MailboxService:
         return [self._shards[number] for number in sorted(self._shards)]
 
     async def rebase(self, shard: int, *, dry_run: bool) -> RebasePlan:
-        """An operator's way out of a fault: see `rebuild`. Raises NOT_OWNER, INVALID_ARGUMENT for a
-        shard that has nothing to mend, UNAVAILABLE if it failed: it may be asked for again.
-        """
+        """See `ports.services.MailboxOperations`, and `rebuild`."""
         return await self._owned(shard).rebase(dry_run)
 
     # --- ports.services.Mailbox ---
@@ -112,7 +110,7 @@ class MailboxService:
         claims = verify_cursor(cursor_token, self._keys)
         outdated = cursor.check_claims(claims, device, shard.shard, lane, state.boundaries)
         count = cursor.page_limit(limit)
-        through = logic.watermark(state, lane)
+        through = watermark(state, lane)
         after = cursor.check_position(last_applied, through)
         token = self._token(device, state, lane) if outdated else b""
         page = await self._page(device.owner, after, through, count, token)
@@ -127,7 +125,7 @@ class MailboxService:
     async def ack(self, device: DeviceKey, last_applied: int, handed: MailboxSeq) -> MailboxSeq:
         """See the port."""
         shard, lane = self._place(device.owner)
-        through = logic.watermark(shard.ready(), lane)
+        through = watermark(shard.ready(), lane)
         floor = shard.floor
         move = cursor.ack_now(last_applied, handed, through, floor)
         if move is None:
@@ -143,7 +141,7 @@ class MailboxService:
         shard, lane = self._place(user)
         state = shard.ready()
         count = cursor.page_limit(limit)
-        through = logic.watermark(state, lane)
+        through = watermark(state, lane)
         if not 0 <= after <= through:
             raise invalid(f"after_seq is outside [0, {through}]", "after_seq")
         return await self._page(user, MailboxSeq(after), through, count, b"")

@@ -23,9 +23,10 @@ from qimd.mailbox.lagging import LaggingLanes
 from qimd.mailbox.logic import Fault
 from qimd.mailbox.materialise import Materialiser
 from qimd.mailbox.ports import Halted, RoomPorts, TermOver
-from qimd.mailbox.rebuild import RebasePlan, Rebuild
+from qimd.mailbox.rebuild import Rebuild
 from qimd.ports.log import LogFault, LogRecord, Reader
-from qimd.ports.mailbox import ShardState
+from qimd.ports.mailbox import ShardState, finished
+from qimd.ports.services import RebasePlan
 from qimd.telemetry.logs import logger
 
 _log = logger("mailbox")
@@ -86,13 +87,13 @@ class Shard:
         return state
 
     async def passed(self, offset: int) -> None:
-        """Return once every lane has finished all records below a log offset, or the shard stops."""
+        """Return once every lane has finished what lies below a log offset, or the shard stops."""
         async with self._moved:
             await self._moved.wait_for(
                 lambda: (
                     self.fault is not None
                     or self.stopped
-                    or ((state := self.state) is not None and logic.finished(state, offset))
+                    or ((state := self.state) is not None and finished(state, offset))
                 )
             )
 

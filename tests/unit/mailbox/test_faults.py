@@ -8,10 +8,9 @@ from qimd.core.errors import ErrorCode, QimError
 from qimd.core.ids import UserId
 from qimd.core.parameters import LOG_IDENTITY_CHECK_INTERVAL_S
 from qimd.core.seq import epoch_of
-from qimd.mailbox.rebuild import RebasePlan
 from qimd.ports.log import LogSettings
 from qimd.ports.mailbox import REBUILD_IDENTITY, ApplyStep
-from qimd.ports.services import Page
+from qimd.ports.services import Page, RebasePlan
 
 DAY_MS = 24 * 3600 * 1000
 

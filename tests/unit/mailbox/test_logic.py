@@ -12,7 +12,14 @@ from qimd.core.records import Dispatch, EventKind, EventRef, LaneBlock
 from qimd.core.seq import SEQ_NONE, MailboxSeq, mailbox_seq
 from qimd.mailbox import logic
 from qimd.mailbox.logic import Arrived, Stall
-from qimd.ports.mailbox import DayBucket, EpochBoundary, EpochMark, ShardState
+from qimd.ports.mailbox import (
+    DayBucket,
+    EpochBoundary,
+    EpochMark,
+    ShardState,
+    is_stale,
+    resume_offset,
+)
 from qimd.ports.store import key_of
 
 KEY = key_of("acme", "c")
@@ -96,7 +103,7 @@ def test_folding_marks_changes_no_verdict_above_the_fold(raw: list[tuple[int, in
     for offset in range(11, 22):
         for epoch in range(1, 7):
             seq = mailbox_seq(1, offset)
-            assert logic.is_stale(marks, epoch, seq) == logic.is_stale(folded, epoch, seq)
+            assert is_stale(marks, epoch, seq) == is_stale(folded, epoch, seq)
 
 
 def test_blocks_of_lagging_lanes_are_left_out_and_their_records_still_mark() -> None:
@@ -127,11 +134,11 @@ def test_the_regression_detector_names_the_lane() -> None:
 def test_resuming_behind_a_watermark_reads_the_very_next_record() -> None:
     third = EpochBoundary(3, 25, "cluster/topic")
     before = MailboxSeq(mailbox_seq(3, 25) - 1)
-    assert logic.resume_offset(third, before) == 25
-    assert logic.resume_offset(third, mailbox_seq(3, 25)) == 26
-    assert logic.resume_offset(third, MailboxSeq(mailbox_seq(3, 30) - 1)) == 30
-    assert logic.resume_offset(third, mailbox_seq(1, 99)) == 25
-    assert logic.resume_offset(BOUNDARY, state().position) == 0
+    assert resume_offset(third, before) == 25
+    assert resume_offset(third, mailbox_seq(3, 25)) == 26
+    assert resume_offset(third, MailboxSeq(mailbox_seq(3, 30) - 1)) == 30
+    assert resume_offset(third, mailbox_seq(1, 99)) == 25
+    assert resume_offset(BOUNDARY, state().position) == 0
 
 
 def test_log_time_that_goes_back_stays_in_the_open_bucket() -> None:

@@ -16,11 +16,10 @@ from qimd.core.lease import Term
 from qimd.core.outcome import Applied
 from qimd.core.records import ConversationKey, DeviceKey, Event, EventKind, UserKey
 from qimd.core.routing import RoutingTable
-from qimd.mailbox.logic import watermark
 from qimd.mailbox.service import MailboxService
 from qimd.mailbox.shard import Shard
 from qimd.ports.log import ProduceRecord
-from qimd.ports.mailbox import ShardState
+from qimd.ports.mailbox import ShardState, watermark
 from qimd.ports.runtime import Task
 from qimd.ports.services import Hint, Page
 from qimd.ports.store import CommitStep, IdempotencyKey, NewEvent, Progress, ShardKind
