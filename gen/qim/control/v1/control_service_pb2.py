@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from qim.conversation.v1 import event_pb2 as qim_dot_conversation_dot_v1_dot_event__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$qim/control/v1/control_service.proto\x12\x0eqim.control.v1\x1a\x1fqim/conversation/v1/event.proto\"%\n\x11TraceEventRequest\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\x0c\"\xfd\x01\n\tTraceStep\x12)\n\x05stage\x18\x01 \x01(\x0e\x32\x1a.qim.control.v1.TraceStage\x12-\n\x07verdict\x18\x02 \x01(\x0e\x32\x1c.qim.control.v1.TraceVerdict\x12\r\n\x05\x61t_ms\x18\x03 \x01(\x04\x12\r\n\x05shard\x18\x04 \x01(\r\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x15\n\rfencing_epoch\x18\x06 \x01(\x04\x12\x13\n\x0b\x64ispatch_id\x18\x07 \x01(\x0c\x12\x13\n\x0b\x63hunk_index\x18\x08 \x01(\r\x12\x12\n\nrecipients\x18\t \x01(\r\x12\x13\n\x0bmailbox_seq\x18\n \x01(\x04\"\xb2\x01\n\x12TraceEventResponse\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x18\n\x10\x63onversation_seq\x18\x03 \x01(\x04\x12,\n\x04kind\x18\x04 \x01(\x0e\x32\x1e.qim.conversation.v1.EventKind\x12(\n\x05steps\x18\x05 \x03(\x0b\x32\x19.qim.control.v1.TraceStep\"&\n\x15ListQuarantineRequest\x12\r\n\x05limit\x18\x01 \x01(\r\"\x7f\n\x11QuarantinedRecord\x12\x14\n\x0clog_identity\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\r\n\x05\x61t_ms\x18\x05 \x01(\x04\x12\x12\n\nsize_bytes\x18\x06 \x01(\r\"L\n\x16ListQuarantineResponse\x12\x32\n\x07records\x18\x01 \x03(\x0b\x32!.qim.control.v1.QuarantinedRecord\"?\n\x12RebaseShardRequest\x12\x18\n\x10mailbox_shard_id\x18\x01 \x01(\r\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\"\xcc\x01\n\x13RebaseShardResponse\x12\x18\n\x10mailbox_shard_id\x18\x01 \x01(\r\x12\r\n\x05\x66\x61ult\x18\x02 \x01(\t\x12\x15\n\rrebuild_epoch\x18\x03 \x01(\r\x12\x11\n\tlog_epoch\x18\x04 \x01(\r\x12\x14\n\x0clog_identity\x18\x05 \x01(\t\x12\x14\n\x0c\x66irst_offset\x18\x06 \x01(\x04\x12\x15\n\rconversations\x18\x07 \x01(\r\x12\x0e\n\x06\x65vents\x18\x08 \x01(\x04\x12\x0f\n\x07\x64ry_run\x18\t \x01(\x08*\x8d\x01\n\nTraceStage\x12\x1b\n\x17TRACE_STAGE_UNSPECIFIED\x10\x00\x12\x16\n\x12TRACE_STAGE_COMMIT\x10\x01\x12\x18\n\x14TRACE_STAGE_DISPATCH\x10\x02\x12\x17\n\x13TRACE_STAGE_MAILBOX\x10\x03\x12\x17\n\x13TRACE_STAGE_SESSION\x10\x04*\xbb\x01\n\x0cTraceVerdict\x12\x1d\n\x19TRACE_VERDICT_UNSPECIFIED\x10\x00\x12\x16\n\x12TRACE_VERDICT_DONE\x10\x01\x12\x19\n\x15TRACE_VERDICT_PENDING\x10\x02\x12\x1b\n\x17TRACE_VERDICT_DUPLICATE\x10\x03\x12\x1d\n\x19TRACE_VERDICT_STALE_EPOCH\x10\x04\x12\x1d\n\x19TRACE_VERDICT_QUARANTINED\x10\x05\x32\x9e\x02\n\x0e\x43ontrolService\x12S\n\nTraceEvent\x12!.qim.control.v1.TraceEventRequest\x1a\".qim.control.v1.TraceEventResponse\x12_\n\x0eListQuarantine\x12%.qim.control.v1.ListQuarantineRequest\x1a&.qim.control.v1.ListQuarantineResponse\x12V\n\x0bRebaseShard\x12\".qim.control.v1.RebaseShardRequest\x1a#.qim.control.v1.RebaseShardResponseB\x05\x92\x03\x02\x08\x02\x62\x08\x65\x64itionsp\xe8\x07')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$qim/control/v1/control_service.proto\x12\x0eqim.control.v1\x1a\x1fqim/conversation/v1/event.proto\"%\n\x11TraceEventRequest\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\x0c\"\xfd\x01\n\tTraceStep\x12)\n\x05stage\x18\x01 \x01(\x0e\x32\x1a.qim.control.v1.TraceStage\x12-\n\x07verdict\x18\x02 \x01(\x0e\x32\x1c.qim.control.v1.TraceVerdict\x12\r\n\x05\x61t_ms\x18\x03 \x01(\x04\x12\r\n\x05shard\x18\x04 \x01(\r\x12\x0e\n\x06offset\x18\x05 \x01(\x04\x12\x15\n\rfencing_epoch\x18\x06 \x01(\x04\x12\x13\n\x0b\x64ispatch_id\x18\x07 \x01(\x0c\x12\x13\n\x0b\x63hunk_index\x18\x08 \x01(\r\x12\x12\n\nrecipients\x18\t \x01(\r\x12\x13\n\x0bmailbox_seq\x18\n \x01(\x04\"\xb2\x01\n\x12TraceEventResponse\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63onversation_id\x18\x02 \x01(\t\x12\x18\n\x10\x63onversation_seq\x18\x03 \x01(\x04\x12,\n\x04kind\x18\x04 \x01(\x0e\x32\x1e.qim.conversation.v1.EventKind\x12(\n\x05steps\x18\x05 \x03(\x0b\x32\x19.qim.control.v1.TraceStep\"&\n\x15ListQuarantineRequest\x12\r\n\x05limit\x18\x01 \x01(\r\"\xa7\x01\n\x11QuarantinedRecord\x12\x14\n\x0clog_identity\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\r\x12\x0e\n\x06offset\x18\x03 \x01(\x04\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\r\n\x05\x61t_ms\x18\x05 \x01(\x04\x12\x12\n\nsize_bytes\x18\x06 \x01(\r\x12\x0e\n\x06source\x18\x07 \x01(\t\x12\x16\n\x0enever_produced\x18\x08 \x01(\x08\"L\n\x16ListQuarantineResponse\x12\x32\n\x07records\x18\x01 \x03(\x0b\x32!.qim.control.v1.QuarantinedRecord\"?\n\x12RebaseShardRequest\x12\x18\n\x10mailbox_shard_id\x18\x01 \x01(\r\x12\x0f\n\x07\x64ry_run\x18\x02 \x01(\x08\"\xcc\x01\n\x13RebaseShardResponse\x12\x18\n\x10mailbox_shard_id\x18\x01 \x01(\r\x12\r\n\x05\x66\x61ult\x18\x02 \x01(\t\x12\x15\n\rrebuild_epoch\x18\x03 \x01(\r\x12\x11\n\tlog_epoch\x18\x04 \x01(\r\x12\x14\n\x0clog_identity\x18\x05 \x01(\t\x12\x14\n\x0c\x66irst_offset\x18\x06 \x01(\x04\x12\x15\n\rconversations\x18\x07 \x01(\r\x12\x0e\n\x06\x65vents\x18\x08 \x01(\x04\x12\x0f\n\x07\x64ry_run\x18\t \x01(\x08*\x8d\x01\n\nTraceStage\x12\x1b\n\x17TRACE_STAGE_UNSPECIFIED\x10\x00\x12\x16\n\x12TRACE_STAGE_COMMIT\x10\x01\x12\x18\n\x14TRACE_STAGE_DISPATCH\x10\x02\x12\x17\n\x13TRACE_STAGE_MAILBOX\x10\x03\x12\x17\n\x13TRACE_STAGE_SESSION\x10\x04*\xbb\x01\n\x0cTraceVerdict\x12\x1d\n\x19TRACE_VERDICT_UNSPECIFIED\x10\x00\x12\x16\n\x12TRACE_VERDICT_DONE\x10\x01\x12\x19\n\x15TRACE_VERDICT_PENDING\x10\x02\x12\x1b\n\x17TRACE_VERDICT_DUPLICATE\x10\x03\x12\x1d\n\x19TRACE_VERDICT_STALE_EPOCH\x10\x04\x12\x1d\n\x19TRACE_VERDICT_QUARANTINED\x10\x05\x32\x9e\x02\n\x0e\x43ontrolService\x12S\n\nTraceEvent\x12!.qim.control.v1.TraceEventRequest\x1a\".qim.control.v1.TraceEventResponse\x12_\n\x0eListQuarantine\x12%.qim.control.v1.ListQuarantineRequest\x1a&.qim.control.v1.ListQuarantineResponse\x12V\n\x0bRebaseShard\x12\".qim.control.v1.RebaseShardRequest\x1a#.qim.control.v1.RebaseShardResponseB\x05\x92\x03\x02\x08\x02\x62\x08\x65\x64itionsp\xe8\x07')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,10 +33,10 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'qim.control.v1.control_serv
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\222\003\002\010\002'
-  _globals['_TRACESTAGE']._serialized_start=1085
-  _globals['_TRACESTAGE']._serialized_end=1226
-  _globals['_TRACEVERDICT']._serialized_start=1229
-  _globals['_TRACEVERDICT']._serialized_end=1416
+  _globals['_TRACESTAGE']._serialized_start=1126
+  _globals['_TRACESTAGE']._serialized_end=1267
+  _globals['_TRACEVERDICT']._serialized_start=1270
+  _globals['_TRACEVERDICT']._serialized_end=1457
   _globals['_TRACEEVENTREQUEST']._serialized_start=89
   _globals['_TRACEEVENTREQUEST']._serialized_end=126
   _globals['_TRACESTEP']._serialized_start=129
@@ -45,14 +45,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRACEEVENTRESPONSE']._serialized_end=563
   _globals['_LISTQUARANTINEREQUEST']._serialized_start=565
   _globals['_LISTQUARANTINEREQUEST']._serialized_end=603
-  _globals['_QUARANTINEDRECORD']._serialized_start=605
-  _globals['_QUARANTINEDRECORD']._serialized_end=732
-  _globals['_LISTQUARANTINERESPONSE']._serialized_start=734
-  _globals['_LISTQUARANTINERESPONSE']._serialized_end=810
-  _globals['_REBASESHARDREQUEST']._serialized_start=812
-  _globals['_REBASESHARDREQUEST']._serialized_end=875
-  _globals['_REBASESHARDRESPONSE']._serialized_start=878
-  _globals['_REBASESHARDRESPONSE']._serialized_end=1082
-  _globals['_CONTROLSERVICE']._serialized_start=1419
-  _globals['_CONTROLSERVICE']._serialized_end=1705
+  _globals['_QUARANTINEDRECORD']._serialized_start=606
+  _globals['_QUARANTINEDRECORD']._serialized_end=773
+  _globals['_LISTQUARANTINERESPONSE']._serialized_start=775
+  _globals['_LISTQUARANTINERESPONSE']._serialized_end=851
+  _globals['_REBASESHARDREQUEST']._serialized_start=853
+  _globals['_REBASESHARDREQUEST']._serialized_end=916
+  _globals['_REBASESHARDRESPONSE']._serialized_start=919
+  _globals['_REBASESHARDRESPONSE']._serialized_end=1123
+  _globals['_CONTROLSERVICE']._serialized_start=1460
+  _globals['_CONTROLSERVICE']._serialized_end=1746
 # @@protoc_insertion_point(module_scope)

@@ -87,20 +87,24 @@ class ListQuarantineRequest(_message.Message):
     def __init__(self, limit: _Optional[int] = ...) -> None: ...
 
 class QuarantinedRecord(_message.Message):
-    __slots__ = ("log_identity", "partition", "offset", "reason", "at_ms", "size_bytes")
+    __slots__ = ("log_identity", "partition", "offset", "reason", "at_ms", "size_bytes", "source", "never_produced")
     LOG_IDENTITY_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     AT_MS_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    NEVER_PRODUCED_FIELD_NUMBER: _ClassVar[int]
     log_identity: str
     partition: int
     offset: int
     reason: str
     at_ms: int
     size_bytes: int
-    def __init__(self, log_identity: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., reason: _Optional[str] = ..., at_ms: _Optional[int] = ..., size_bytes: _Optional[int] = ...) -> None: ...
+    source: str
+    never_produced: bool
+    def __init__(self, log_identity: _Optional[str] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., reason: _Optional[str] = ..., at_ms: _Optional[int] = ..., size_bytes: _Optional[int] = ..., source: _Optional[str] = ..., never_produced: _Optional[bool] = ...) -> None: ...
 
 class ListQuarantineResponse(_message.Message):
     __slots__ = ("records",)
