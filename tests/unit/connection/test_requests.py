@@ -8,7 +8,7 @@ from qim.conversation.v1.event_pb2 import Message, Reaction
 from qim.gateway.v1 import gateway_pb2
 from qimd.core.errors import ErrorCode, QimError
 from qimd.core.ids import EventId, UserId
-from qimd.core.parameters import BODY_BYTES_MAX, SEND_EVENTS_MAX
+from qimd.core.parameters import BODY_BYTES_MAX, PAGE_BYTES_MAX, SEND_EVENTS_MAX
 from qimd.core.records import EventSummary, SessionItem, UserKey
 from qimd.core.seq import mailbox_seq
 from qimd.ports.services import Rebased
@@ -151,6 +151,42 @@ async def test_history_is_refused_to_who_was_never_a_member() -> None:
         request_id = client.request(pull_history=gateway_pb2.PullHistory(conversation_id="c"))
         error = await refusal(place, client, request_id)
         assert error.code == ErrorCode.NOT_MEMBER
+
+
+async def test_history_is_what_lies_inside_the_user_s_memberships_newest_first_taken() -> None:
+    async with world() as place:
+        key = await place.chat.create("c", "u1", "v")
+        await place.chat.say(key, "v", b"one")
+        await place.chat.change(key, removed=["u1"])
+        await place.chat.say(key, "v", b"not for u1")
+        await place.chat.change(key, added=["u1"])
+        await place.chat.say(key, "v", b"two")
+        client = await place.login("u1")
+
+        async def page(**asked: int) -> tuple[list[int], bool]:
+            client.request(pull_history=gateway_pb2.PullHistory(conversation_id="c", **asked))
+            history = (await one(place, client)).history_page
+            assert history.conversation_id == "c"
+            return [event.conversation_seq for event in history.events], history.more
+
+        assert await page() == ([1, 2, 3, 5, 6], False)
+        assert await page(limit=2) == ([5, 6], True)
+        assert await page(limit=2, before_seq=5) == ([2, 3], True)
+        assert await page(limit=2, before_seq=2) == ([1], False)
+        assert await page(before_seq=2**64 - 1, limit=5) == ([1, 2, 3, 5, 6], False)
+
+
+async def test_a_history_page_stays_under_1_mib() -> None:
+    async with world() as place:
+        key = await place.chat.create("c", "u1", "v")
+        for _ in range(20):
+            await place.chat.say(key, "v", bytes(BODY_BYTES_MAX))
+        client = await place.login("u1")
+        client.request(pull_history=gateway_pb2.PullHistory(conversation_id="c"))
+        history = (await one(place, client)).history_page
+        assert history.more
+        assert [event.conversation_seq for event in history.events] == list(range(7, 22))
+        assert history.ByteSize() <= PAGE_BYTES_MAX
 
 
 async def test_a_report_is_judged_by_the_mailbox() -> None:

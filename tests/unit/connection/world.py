@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from tests.support.chat import Chat
 from tests.support.runtime import WALL_START_MS, ManualRuntime
 from tests.support.streams import MemoryStream, StreamClient
 
@@ -15,6 +16,7 @@ from qimd.contract.events import encode_delivered, encode_event
 from qimd.core.errors import ErrorCode, QimError
 from qimd.core.ids import DeviceId, EventId, TenantId, UserId, event_id
 from qimd.core.records import Accepted, ConversationKey, DeviceKey, EventKind, SessionItem, UserKey
+from qimd.core.routing import RoutingTable
 from qimd.core.seq import MailboxSeq, mailbox_seq
 from qimd.ports.services import (
     Commit,
@@ -25,7 +27,7 @@ from qimd.ports.services import (
     Page,
     Rebased,
 )
-from qimd.ports.store import ConversationStore, key_of
+from qimd.ports.store import key_of
 from qimd.telemetry.metrics import Metrics
 
 TENANT = TenantId("acme")
@@ -165,7 +167,7 @@ class World:
     writer: Writer
     mailbox: Mailbox
     sessions: Sessions
-    conversations: ConversationStore
+    chat: Chat
     service: ConnectionService
     streams: dict[str, MemoryStream] = field(default_factory=dict)
 
@@ -206,15 +208,19 @@ async def world() -> AsyncIterator[World]:
     async with ManualRuntime() as runtime:
         metrics = Metrics()
         auth, writer, mailbox, sessions = Auth(), Writer(), Mailbox(), Sessions()
-        conversations = MemoryCluster(runtime).open(runtime).conversations
+        cluster = MemoryCluster(runtime)
+        backends = cluster.open(runtime)
+        table = RoutingTable(version=1, mailbox_shards=2, writer_shards=1)
+        chat = Chat(cluster, backends, table, runtime)
+        await chat.start()
         service = ConnectionService(
             auth=auth,
             admission=OpenAdmission(),
             writer=writer,
             mailbox=mailbox,
             sessions=sessions,
-            conversations=conversations,
+            conversations=backends.conversations,
             runtime=runtime,
             metrics=metrics,
         )
-        yield World(runtime, metrics, auth, writer, mailbox, sessions, conversations, service)
+        yield World(runtime, metrics, auth, writer, mailbox, sessions, chat, service)

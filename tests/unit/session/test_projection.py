@@ -204,6 +204,30 @@ async def test_a_topic_re_created_under_a_running_reader_is_refused_within_an_in
         assert stored.rows[user("u")][key].unread == 1
 
 
+async def test_a_topic_re_created_at_the_very_position_is_refused_though_nothing_comes() -> None:
+    """F06: no record tells of it, the identity that is asked again does."""
+    async with world(partitions=1) as place:
+        key = await place.chat.create("c", "u", "v")
+        await place.runtime.advance(11)
+        place.cluster.topic.recreate(silently=True)
+        await place.chat.say(key, "v")
+        await place.runtime.advance(11)
+        assert "identity" in place.dirty()
+
+
+async def test_a_topic_re_created_between_inspection_and_readiness_is_refused() -> None:
+    """Identity is read again at readiness; a change refuses before anything is answered."""
+    async with world(partitions=1) as place:
+        key = await place.chat.create("c", "u", "v")
+        await place.settle()
+        place.cluster.faults.delay(5.0, "open_reader")
+        await place.restart()
+        place.cluster.topic.recreate(silently=True)
+        await place.chat.say(key, "v")
+        await place.runtime.advance(5.0)
+        assert "identity" in place.dirty()
+
+
 async def test_a_gap_between_checkpoint_and_log_is_refused() -> None:
     """F09: a checkpoint below the low watermark is dirty; it never jumps to what is there."""
     async with world(partitions=1) as place:
@@ -344,3 +368,18 @@ async def test_the_drift_sampler_sees_a_count_that_is_wrong() -> None:
             rows[user(name)][key] = replace(row, unread=row.unread + 5)
         await place.runtime.advance(UNREAD_DRIFT_SAMPLE_INTERVAL_S)
         assert place.value("unread_drift_ratio") == pytest.approx(0.5)
+
+
+async def test_a_row_that_moves_while_it_is_recounted_is_no_drift() -> None:
+    async with world(partitions=1) as place:
+        key = await place.chat.create("c", "u", "v")
+        await place.chat.say(key, "v")
+        await place.runtime.advance(UNREAD_DRIFT_SAMPLE_INTERVAL_S - 1)
+        rule = place.cluster.faults.delay(2.0, "row", times=1)
+        late = place.cluster.faults.delay(2.0, "count_unread", times=None)
+        await place.runtime.advance(3.5)
+        await place.chat.say(key, "v")
+        await place.runtime.advance(20)
+        rule.stop()
+        late.stop()
+        assert place.value("unread_drift_ratio") == 0
