@@ -369,6 +369,25 @@ async def test_a_late_write_is_dispatched_before_what_is_committed_behind_it(
     assert await world.delivered(BOB) == [1, 2, 3]
 
 
+async def test_an_inherited_head_is_claimed_so_that_no_late_write_lands_on_it(
+    world: World,
+) -> None:
+    slow = FaultPlan(world.runtime)
+    old = await world.node(faults=slow)
+    await old.serve(dispatching=False)
+    await world.room(old)  # seq 1 is not dispatched
+    late = slow.land_late("commit")
+    slow.refuse("commit", times=None)
+    asyncio.ensure_future(old.send(text("late"))).add_done_callback(lambda call: call.exception())
+    await world.runtime.settle()
+    new = await world.node()
+    await new.serve()
+    await new.until_dispatched()
+    assert late.land() == 1
+    state = await new.state()
+    assert (state.fencing_epoch, state.head_version) == (new.term.epoch, 1)
+
+
 async def test_past_the_self_fence_nothing_is_produced(world: World, node: Node) -> None:
     await node.send(text("m1"))
     await node.until_dispatched()
@@ -411,6 +430,44 @@ async def test_a_removed_member_gets_nothing_from_the_removal_on_but_the_removal
     await node.until_dispatched()
     assert await world.delivered(BOB) == [1, 2, 3, 5, 6]
     assert await world.delivered(ANN) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_successor_reads_the_members_of_then_not_those_of_now(world: World) -> None:
+    """FAN-05: the recipient list is read at the version stamped on the event."""
+    old = await world.node()
+    await old.serve(dispatching=False)
+    await world.room(old)
+    await old.send(text("before"))  # 2
+    await old.writer.remove_members(TENANT, ROOM, [BOB])  # 3
+    await old.send(text("between"))  # 4
+    await old.writer.add_members(TENANT, ROOM, [CID])  # 5
+    old.backends.kill()
+    new = await world.node()
+    await new.serve()
+    await new.until_dispatched()
+    assert await world.delivered(ANN) == [1, 2, 3, 4, 5]
+    assert await world.delivered(BOB) == [1, 2, 3]
+    assert await world.delivered(CID) == [5]
+
+
+async def test_a_change_that_another_owner_made_is_not_missed_by_a_delta(
+    world: World, node: Node
+) -> None:
+    await node.send(text("m"))
+    await node.until_dispatched()
+    node.term.end()
+    await world.runtime.advance(2)
+    between = await world.node()
+    await between.serve()
+    await between.writer.add_members(TENANT, ROOM, [CID])  # 3
+    await between.until_dispatched()
+    between.term.end()
+    await world.runtime.advance(2)
+    node.term = await world.term(node.backends)
+    await node.serve()
+    await node.writer.remove_members(TENANT, ROOM, [BOB])  # 4
+    await node.until_dispatched()
+    assert await world.delivered(CID) == [3, 4]
 
 
 async def test_members_come_by_deltas_as_the_store_has_them(world: World, node: Node) -> None:

@@ -25,7 +25,7 @@ from tests.unit.writer.world import (
 from qimd.adapters.memory import FaultPlan
 from qimd.core.errors import ErrorCode, QimError
 from qimd.core.ids import ConversationId
-from qimd.core.outcome import Refusal
+from qimd.core.outcome import Applied, Refusal
 from qimd.core.parameters import (
     BODY_BYTES_MAX,
     CLOCK_REGRESSION_REJECT_MS,
@@ -35,7 +35,8 @@ from qimd.core.parameters import (
 )
 from qimd.core.records import Accepted, Draft, EventKind
 from qimd.ports.services import Commit
-from qimd.ports.store import CommitStep
+from qimd.ports.store import CommitStep, IdempotencyKey, NewEvent
+from qimd.writer.steps import Content, Pins, place_event
 
 
 @pytest.fixture
@@ -61,11 +62,6 @@ async def node(world: World) -> Node:
 def code(result: Accepted | QimError) -> ErrorCode:
     assert isinstance(result, QimError), result
     return result.code
-
-
-async def bodies(node: Node) -> list[tuple[int, str]]:
-    events = await node.backends.conversations.outbox(KEY, 0, 10_000)
-    return [(event.conversation_seq, event.sender or "") for event in events]
 
 
 # --- numbering ---------------------------------------------------------------------------------
@@ -402,6 +398,45 @@ async def test_the_backlog_is_bounded_to_the_event(node: Node) -> None:
     with pytest.raises(QimError) as full:
         await node.writer.add_members(TENANT, ROOM, [CID])
     assert full.value.code is ErrorCode.UNAVAILABLE
+
+
+async def test_steps_under_way_count_against_the_backlog(world: World, node: Node) -> None:
+    assert node.silent is not None
+    other = KEY.__class__(TENANT, ConversationId("other"))
+    await node.writer.create_conversation(TENANT, other.conversation, [ANN])
+    node.silent.waiting = OUTBOX_BACKLOG_MAX - 1
+    world.faults.delay(1.0, "commit")
+    first = asyncio.ensure_future(node.send(text("m1")))
+    await world.runtime.settle()
+    with pytest.raises(QimError) as refused:
+        await node.writer.commit(Commit(other, ANN, PHONE, [text("m2")]))
+    assert refused.value.code is ErrorCode.UNAVAILABLE
+    await world.runtime.advance(1)
+    assert seqs(first.result()) == [2]
+
+
+async def test_an_event_that_somebody_else_committed_is_told_to_the_fanout_in_its_place(
+    world: World, node: Node
+) -> None:
+    await node.send(text("m1"))  # seq 2
+    state = await node.state()
+    stranger = NewEvent(
+        place_event(
+            state,
+            Pins(1, 512),
+            3,
+            state.last_created_at_ms,
+            Content(EventKind.MESSAGE, ANN, PHONE, "x"),
+        ),
+        IdempotencyKey(ANN, "x"),
+        b"d" * 16,
+        "x",
+    )
+    step = CommitStep(b"r" * 16, 0, node.term.epoch, KEY, 2, [stranger])
+    assert isinstance(await node.backends.conversations.commit(step), Applied)
+    assert seqs(await node.send(text("m2"))) == [4]
+    assert node.silent is not None
+    assert [event.conversation_seq for event in node.silent.told] == [1, 2, 3, 4]
 
 
 # --- the clock ---------------------------------------------------------------------------------

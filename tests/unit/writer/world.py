@@ -133,22 +133,25 @@ class World:
         chunk_recipients: int = 512,
     ) -> Node:
         """A process that has just become the owner of writer shard 0."""
-        self._opened += 1
         backends = self.cluster.open(self.runtime, faults)
-        nonce = self.runtime.random_bytes(16)
-        now_s = self.runtime.wall_ms() // 1000
-        raised = await backends.epochs.raise_epoch(ShardKind.WRITER, 0, nonce, now_s)
-        assert isinstance(raised, Applied)
-        owner = f"node-{self._opened}"
-        term = Term(0, raised.value, owner, SELF_FENCE_S, self.runtime.monotonic_s())
         return Node(
             self.runtime,
             backends,
-            term,
+            await self.term(backends),
             fanout=fanout,
             table=table,
             chunk_recipients=chunk_recipients,
         )
+
+    async def term(self, backends: MemoryBackends) -> Term:
+        """A new term of writer shard 0, which ends what others believe to have."""
+        self._opened += 1
+        nonce = self.runtime.random_bytes(16)
+        now_s = self.runtime.wall_ms() // 1000
+        raised = await backends.epochs.raise_epoch(ShardKind.WRITER, 0, nonce, now_s)
+        assert isinstance(raised, Applied)
+        owner = f"owner-{self._opened}"
+        return Term(0, raised.value, owner, SELF_FENCE_S, self.runtime.monotonic_s())
 
     async def tenant(self, node: Node) -> None:
         await node.backends.tenants.create_tenant(TenantRecord(TENANT, {}, 1))
