@@ -435,13 +435,16 @@ async def test_a_removed_member_gets_nothing_from_the_removal_on_but_the_removal
 async def test_a_successor_reads_the_members_of_then_not_those_of_now(world: World) -> None:
     """FAN-05: the recipient list is read at the version stamped on the event."""
     old = await world.node()
-    await old.serve(dispatching=False)
+    await old.serve()
     await world.room(old)
+    await old.until_dispatched()
+    away = world.faults.refuse("produce", times=None)
     await old.send(text("before"))  # 2
     await old.writer.remove_members(TENANT, ROOM, [BOB])  # 3
     await old.send(text("between"))  # 4
     await old.writer.add_members(TENANT, ROOM, [CID])  # 5
     old.backends.kill()
+    away.stop()
     new = await world.node()
     await new.serve()
     await new.until_dispatched()
