@@ -31,6 +31,8 @@ class Verdict:
     ack_p50_ms: float = 0.0
     ack_p99_ms: float = 0.0
     ready_s: list[float] = field(default_factory=list)
+    examples: list[str] = field(default_factory=list)
+    """What is wrong, in words, without any body."""
 
     WRONG = (
         "triples_missing",

@@ -109,7 +109,8 @@ def generated_chat(members: Sequence[str], messages: int, seed: int) -> list[Lin
     # Everybody gets to speak before anybody speaks again.
     order = chance.sample(members, len(members))
     while len(lines) < messages:
-        user = order.pop() if order else chance.choice(members)
+        # As in real chat, a few speak most.
+        user = order.pop() if order else members[int(len(members) * chance.random() ** 3)]
         for _ in range(min(chance.choice((1, 1, 2, 3, 8)), messages - len(lines))):
             lines.append(Line(len(lines) + 1, user, _body(chance)))
     return lines

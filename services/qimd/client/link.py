@@ -93,9 +93,10 @@ class Link:
     async def close(self) -> None:
         """Stop for good. Whatever waits for the link is told."""
         await self._fail(ClientStopped("the client is closed"))
-        for task in self._tasks:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stream(self) -> Stream:
         """The live stream, waited for. Raises what stopped the link."""

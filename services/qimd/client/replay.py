@@ -19,6 +19,8 @@ class Speakers:
         self._make = make
         self._streams_max = streams_max
         self._live: OrderedDict[str, Client] = OrderedDict()
+        self.reconnects = 0
+        """Streams that clients, now closed, had to open anew."""
 
     async def __aenter__(self) -> "Speakers":
         return self
@@ -26,7 +28,11 @@ class Speakers:
     async def __aexit__(self, *error: object) -> None:
         """Close them all."""
         live, self._live = self._live, OrderedDict()
-        await asyncio.gather(*(client.__aexit__(None, None, None) for client in live.values()))
+        await asyncio.gather(*map(self._close, live.values()))
+
+    async def _close(self, client: Client) -> None:
+        self.reconnects += client.connects - 1
+        await client.__aexit__(None, None, None)
 
     async def client(self, user: str) -> Client:
         """The user's client, connected. Raises QimError."""
@@ -34,16 +40,11 @@ class Speakers:
         if client is None:
             if len(self._live) >= self._streams_max:
                 _, longest_silent = self._live.popitem(last=False)
-                await longest_silent.__aexit__(None, None, None)
+                await self._close(longest_silent)
             client = await self._make(user).__aenter__()
             self._live[user] = client
         self._live.move_to_end(user)
         return client
-
-    @property
-    def connects(self) -> int:
-        """Streams that the live clients have opened."""
-        return sum(client.connects for client in self._live.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ class Stream:
         self.auth_ok = gateway_pb2.AuthOk()
         self.cursor_token = b""
         """The newest that the server gave on this stream."""
-        self._tasks = (
+        self._tasks: tuple[asyncio.Task[None], ...] = (
             asyncio.create_task(self._read(), name="qim-read"),
             asyncio.create_task(self._write(), name="qim-write"),
         )
@@ -131,12 +131,17 @@ class Stream:
     async def close(self) -> None:
         """End it and everything that belongs to it."""
         self._finish(StreamLost("the stream was closed"))
-        for task in self._tasks:
+        # A cancelled task keeps its frame, and the frame this stream: as long as that circle waits
+        # for the garbage collector, so does the connection.
+        tasks, self._tasks = self._tasks, ()
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         # A call that is abandoned is never collected.
         self._call.cancel()
-        await self._channel.close()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            await self._channel.close()
 
     # --- the two directions -------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """The entry point: the tree of commands, and the one place where failures become exit codes."""
 
+import os
 import sys
 
 import click
@@ -34,6 +35,8 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; its exit code."""
+    # Standard error is for people: what gRPC's core notes of a connection's end is not for them.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         result = cli.main(arguments, prog_name="qimctl", standalone_mode=False)
         return result if isinstance(result, int) else 0

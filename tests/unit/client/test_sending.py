@@ -1,6 +1,8 @@
 """Sending and staying connected: unknown outcomes, tokens, redirects, the end of a client."""
 
 import asyncio
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -287,6 +289,21 @@ async def test_cancelling_the_whole_client_leaves_no_task_and_no_call(gateway: G
     assert own_tasks() == set()
     async with asyncio.timeout(10):
         await gateway.peer.gone.wait()
+
+
+async def test_a_closed_client_frees_its_connection_at_once(gateway: Gateway) -> None:
+    """A connection that waits for the garbage collector is one that the server must keep."""
+    gc.disable()
+    try:
+        async with client_of(gateway) as client:
+            await client.ping()
+            stream = weakref.ref(await client._link.stream())
+            assert stream() is not None
+        # One turn of the loop lets go of the tasks that have just ended.
+        await asyncio.sleep(0)
+        assert stream() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_closed_client_says_so(gateway: Gateway) -> None:
