@@ -140,6 +140,7 @@ def _node(
         # The folder's lock is ours: whoever owned a shard before is dead.
         sole=True,
         drain_grace_s=settings.drain_grace_s,
+        audit_interval_s=settings.audit_interval_s,
         chores=[enforce_retention(engine.log.enforce_retention, runtime)],
     )
 

@@ -10,9 +10,11 @@ from typing import Final
 
 from google.protobuf.descriptor import ServiceDescriptor
 
+from qim.control.v1 import control_service_pb2
 from qim.conversation.v1 import conversation_service_pb2
 from qim.mailbox.v1 import mailbox_service_pb2
 from qim.session.v1 import session_service_pb2
+from qim.tenant.v1 import tenant_service_pb2
 from qim.writer.v1 import writer_service_pb2
 from qimd.app.housekeeping import Chore, Housekeeping, expire_idempotency, publish_rates
 from qimd.app.ownership import Role, ShardOwner
@@ -21,6 +23,10 @@ from qimd.auth.service import TokenAuthenticator
 from qimd.connection.presence import Presence
 from qimd.connection.service import ConnectionService
 from qimd.contract.cursor import CursorKeys
+from qimd.control.auditor import Auditor
+from qimd.control.handlers import ControlHandlers
+from qimd.control.tenants import TenantHandlers
+from qimd.control.trace import Tracer
 from qimd.core.parameters import DRAIN_GRACE_S, LeaseParameters
 from qimd.core.routing import RoutingTable
 from qimd.fanout.service import FanoutService
@@ -58,6 +64,7 @@ class Node:
         runtime: Runtime,
         metrics: Metrics,
         recovery_window_ms: int,
+        audit_interval_s: float,
         owner: str,
         lease: LeaseParameters | None = None,
         sole: bool = False,
@@ -114,6 +121,15 @@ class Node:
             metrics=metrics,
             presence=presence,
         )
+        auditor = Auditor(
+            table=table,
+            conversations=backends.conversations,
+            mailbox=backends.mailbox,
+            log=backends.log,
+            quarantine=backends.quarantine,
+            runtime=runtime,
+            metrics=metrics,
+        )
         self.owners = [
             ShardOwner(
                 kind=role.kind,
@@ -132,7 +148,12 @@ class Node:
             for shard in range(role.shards)
         ]
         self._housekeeping = Housekeeping(
-            [expire_idempotency(backends.conversations, runtime), publish_rates(metrics), *chores],
+            [
+                expire_idempotency(backends.conversations, runtime),
+                publish_rates(metrics),
+                Chore("audit", audit_interval_s, auditor.run),
+                *chores,
+            ],
             runtime,
             metrics,
         )
@@ -157,12 +178,33 @@ class Node:
         conversation = conversation_service_pb2.DESCRIPTOR.services_by_name["ConversationService"]
         mailbox = mailbox_service_pb2.DESCRIPTOR.services_by_name["MailboxService"]
         session = session_service_pb2.DESCRIPTOR.services_by_name["SessionService"]
+        tenant = tenant_service_pb2.DESCRIPTOR.services_by_name["TenantService"]
+        control = control_service_pb2.DESCRIPTOR.services_by_name["ControlService"]
         return [
             (writer, WriterHandlers(self.writer)),
             (conversation, ConversationHandlers(self.writer, backends.conversations)),
             (mailbox, MailboxHandlers(self.mailbox, backends.log)),
             (session, SessionHandlers(self.sessions)),
+            (tenant, TenantHandlers(backends.tenants, self._runtime)),
+            (control, self._control_handlers()),
         ]
+
+    def _control_handlers(self) -> ControlHandlers:
+        backends = self._backends
+        tracer = Tracer(
+            table=self._table,
+            conversations=backends.conversations,
+            mailbox=backends.mailbox,
+            projection=backends.projection,
+            log=backends.log,
+            quarantine=backends.quarantine,
+        )
+        return ControlHandlers(
+            table=self._table,
+            tracer=tracer,
+            quarantine=backends.quarantine,
+            mailbox=self.mailbox,
+        )
 
     # --- its life ---
 

@@ -40,6 +40,7 @@ class Process:
             runtime=runtime,
             metrics=self.metrics,
             recovery_window_ms=3_600_000,
+            audit_interval_s=10.0,
             owner=owner,
             sole=sole,
         )
