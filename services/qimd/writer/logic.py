@@ -185,9 +185,9 @@ def conflict() -> QimError:
     )
 
 
-def answer_prior(candidate: Candidate, prior: PriorResult) -> Accepted | QimError:
+def answer_prior(digest: bytes, prior: PriorResult) -> Accepted | QimError:
     """What a draft gets whose client_msg_id was committed before: its first result, or conflict."""
-    if prior.content_digest != candidate.digest:
+    if prior.content_digest != digest:
         return conflict()
     return Accepted(prior.event_id, prior.conversation_seq, prior.created_at_ms, duplicate=True)
 

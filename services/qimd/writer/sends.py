@@ -16,7 +16,7 @@ from qimd.core.ids import UserId
 from qimd.core.outcome import Applied, NotApplied, Refusal
 from qimd.core.records import Accepted, Interval
 from qimd.ports.services import Commit
-from qimd.ports.store import ConversationState, NewEvent
+from qimd.ports.store import ConversationState, IdempotencyKey, NewEvent
 from qimd.writer.head import STEP_ATTEMPTS_MAX, Head, backlog_full
 from qimd.writer.logic import (
     NOT_A_MEMBER,
@@ -52,7 +52,9 @@ async def commit_sends(head: Head, sends: Sequence[Send]) -> None:
     try:
         state = await head.claimed()
         members = await _senders(head, state, sends)
-        admitted = _within_backlog(head, _of_members(sends, members))
+        ours = [send for send in sends if members[send.command.sender] != NOT_A_MEMBER]
+        await _answer_strangers(head, [send for send in sends if send not in ours])
+        admitted = _within_backlog(head, ours)
         earlier = await _earlier(head, admitted, members)
     except QimError as error:
         told = not_member() if error.code is ErrorCode.NOT_FOUND else error
@@ -92,15 +94,27 @@ async def _senders(
     return members
 
 
-def _of_members(sends: Sequence[Send], members: Mapping[UserId, int]) -> list[Send]:
-    """The SENDs of members; the others are answered."""
-    ours: list[Send] = []
+async def _answer_strangers(head: Head, sends: Sequence[Send]) -> None:
+    """Answer the SENDs of those who are not members.
+
+    Who was removed after a commit whose reply was lost asks again, and gets its first result: the
+    message is in the mailboxes, and NOT_MEMBER would say that it is not.
+    """
+    if not sends:
+        return
+    keys = {
+        (send, index): IdempotencyKey(send.command.sender, draft.client_msg_id)
+        for send in sends
+        for index, draft in enumerate(send.command.drafts)
+    }
+    priors = await head.tools.store.prior_results(head.key, list(dict.fromkeys(keys.values())))
     for send in sends:
-        if members[send.command.sender] == NOT_A_MEMBER:
-            send.give(not_member())
-        else:
-            ours.append(send)
-    return ours
+        results: list[Result] = []
+        for index, draft in enumerate(send.command.drafts):
+            prior = priors.get(keys[send, index])
+            results.append(answer_prior(draft_digest(draft), prior) if prior else not_member())
+        known = any(isinstance(result, Accepted) for result in results)
+        send.give(results if known else not_member())
 
 
 def _within_backlog(head: Head, sends: Sequence[Send]) -> list[Send]:
@@ -197,7 +211,7 @@ class _Batch:
             if prior is None:
                 rest.append(candidate)
                 continue
-            result = answer_prior(candidate, prior)
+            result = answer_prior(candidate.digest, prior)
             self.results.update(dict.fromkeys(candidate.places, result))
         self._open = rest
 

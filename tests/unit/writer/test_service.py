@@ -203,6 +203,22 @@ async def test_the_same_client_msg_id_gives_the_first_result(world: World, node:
     assert (await node.state()).head_version == 12
 
 
+async def test_who_was_removed_after_a_lost_reply_still_gets_the_first_result(node: Node) -> None:
+    """WR-03, with a removal in between: the message is in the mailboxes, so the answer says so."""
+    (first,) = await node.send(text("M", "body"), sender=BOB)
+    await node.writer.remove_members(TENANT, ROOM, [BOB])
+    results = await node.send(text("M", "body"), text("N"), text("M", "other"), sender=BOB)
+    assert isinstance(first, Accepted)
+    assert isinstance(results[0], Accepted)
+    assert results[0].conversation_seq == first.conversation_seq
+    assert [code(result) for result in results[1:]] == [
+        ErrorCode.NOT_MEMBER,
+        ErrorCode.IDEMPOTENCY_CONFLICT,
+    ]
+    with pytest.raises(QimError, match="NOT_MEMBER"):
+        await node.send(text("N"), sender=BOB)
+
+
 async def test_two_gateways_at_once_get_one_row(node: Node) -> None:
     """WR-03, from two gateways at once: one of them is the first."""
     results = await asyncio.gather(node.send(text("M")), node.send(text("M")))
