@@ -16,9 +16,8 @@ from qimd.core.parameters import (
 )
 from qimd.core.records import Accepted, ConversationKey, Draft, EventKind, Interval
 from qimd.ports.services import Commit
-from qimd.ports.store import ConversationState, IdempotencyKey, PriorResult
+from qimd.ports.store import ConversationState, PriorResult
 from qimd.writer.logic import (
-    Candidate,
     Place,
     Plan,
     addition,
@@ -136,14 +135,10 @@ def test_a_repeat_with_another_content_is_a_conflict_and_the_first_stands() -> N
 
 def test_a_prior_result_answers_the_same_content_and_refuses_another() -> None:
     prior = PriorResult(EventId(b"e" * 16), 7, 123, draft_digest(message(b"one")))
-
-    def candidate(body: bytes) -> Candidate:
-        draft = message(body)
-        key = IdempotencyKey(ANN, "m")
-        return Candidate(draft, key, draft_digest(draft), DeviceId("d"), "", (Place(0, 0),))
-
-    assert answer_prior(candidate(b"one"), prior) == Accepted(prior.event_id, 7, 123, True)
-    refused = answer_prior(candidate(b"two"), prior)
+    assert answer_prior(draft_digest(message(b"one")), prior) == Accepted(
+        prior.event_id, 7, 123, True
+    )
+    refused = answer_prior(draft_digest(message(b"two")), prior)
     assert isinstance(refused, QimError)
     assert refused.code is ErrorCode.IDEMPOTENCY_CONFLICT
 
