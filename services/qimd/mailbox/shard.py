@@ -6,7 +6,7 @@ without a lock, and the order in which things happen is the order in which they 
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from qimd.core.errors import ErrorCode, QimError, invalid, unavailable
@@ -88,14 +88,18 @@ class Shard:
 
     async def passed(self, offset: int) -> None:
         """Return once every lane has finished what lies below a log offset, or the shard stops."""
-        async with self._moved:
-            await self._moved.wait_for(
-                lambda: (
-                    self.fault is not None
-                    or self.stopped
-                    or ((state := self.state) is not None and finished(state, offset))
-                )
+        await self.until(
+            lambda: (
+                self.fault is not None
+                or self.stopped
+                or ((state := self.state) is not None and finished(state, offset))
             )
+        )
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return once a condition on what others see here holds."""
+        async with self._moved:
+            await self._moved.wait_for(condition)
 
     async def rebase(self, dry_run: bool) -> RebasePlan:
         """Ask the shard's task for a rebase. Raises QimError if it is refused or fails."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tests.support.runtime import ManualRuntime
 
-from qimd.adapters.memory.cluster import MemoryBackends, MemoryCluster
+from qimd.adapters.memory.cluster import MemoryCluster
 from qimd.contract.cursor import CursorKeys
 from qimd.contract.dispatch import encode_blocks, encode_dispatch
 from qimd.contract.events import encode_event
@@ -18,6 +18,7 @@ from qimd.core.records import ConversationKey, DeviceKey, Event, EventKind, User
 from qimd.core.routing import RoutingTable
 from qimd.mailbox.service import MailboxService
 from qimd.mailbox.shard import Shard
+from qimd.ports.data import Backends
 from qimd.ports.log import ProduceRecord
 from qimd.ports.mailbox import ShardState, watermark
 from qimd.ports.runtime import Task
@@ -59,10 +60,12 @@ class Presence:
 class World:
     """One topic, one store, one node with a mailbox service."""
 
-    def __init__(self, runtime: ManualRuntime, *, shards: int = 1) -> None:
+    def __init__(
+        self, runtime: ManualRuntime, *, shards: int = 1, backends: Backends | None = None
+    ) -> None:
         self.runtime = runtime
         self.cluster = MemoryCluster(runtime, partitions=shards)
-        self.backends: MemoryBackends = self.cluster.open(runtime)
+        self.backends = backends or self.cluster.open(runtime)
         self.table = RoutingTable(version=1, mailbox_shards=shards, writer_shards=1)
         self.presence = Presence()
         self.metrics = Metrics()
