@@ -22,7 +22,7 @@ setup: ## Install everything into .venv, from the locks; does nothing when nothi
 	@PYTHON=$(PYTHON) scripts/setup.sh
 
 .PHONY: demo
-demo: setup ## Run the demo; CHAT=name joins it as that user
+demo: setup ## Kill a server amid chat, twice, and count every event; CHAT=file.jsonl replays that
 	@$(BIN)/python -m qimd.app.demo $(if $(CHAT),--chat $(CHAT))
 
 .PHONY: test

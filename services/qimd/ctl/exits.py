@@ -1,6 +1,5 @@
 """What went wrong, as an exit code and a text that says what to do."""
 
-from dataclasses import dataclass
 from typing import Final
 
 from qimd.core.errors import ErrorCode, QimError
@@ -23,15 +22,13 @@ Exit codes:
 """
 
 
-@dataclass(frozen=True, slots=True)
 class Missing(Exception):
     """Something that this machine should have, and where to get it."""
 
-    what: str
-    what_to_do: str
-
-    def __str__(self) -> str:
-        return f"{self.what} {self.what_to_do}"
+    def __init__(self, what: str, what_to_do: str) -> None:
+        super().__init__(f"{what} {what_to_do}")
+        self.what = what
+        self.what_to_do = what_to_do
 
 
 def exit_code(error: QimError) -> int:

@@ -8,19 +8,21 @@ import click
 from qimd.core.errors import QimError
 from qimd.ctl.commands import admin, local, operate, user
 from qimd.ctl.exits import EPILOG, INTERRUPTED, MISSING, REFUSED, Missing, exit_code, explained
-from qimd.ctl.options import shared
+from qimd.ctl.options import Options, shared
 from qimd.ctl.output import note
 
 
 @click.group(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="qim", message="%(prog)s %(version)s")
 @shared(top=True)
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """Talk to a qim server: administer it, send and read as a user, follow an event.
 
     Data goes to standard output, everything else to standard error. Without --address the server of
     the data folder is meant (./qim-data, where `qimd dev` leaves its credentials).
     """
+    ctx.ensure_object(Options)
 
 
 for module in (admin, user, operate, local):

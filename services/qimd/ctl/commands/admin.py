@@ -46,8 +46,9 @@ def tenant() -> None:
 @click.pass_obj
 def create_tenant(options: Options, tenant_id: str, keys: Sequence[str]) -> None:
     """Create a tenant. Repeating it with the same keys changes nothing."""
+    parsed = dict(map(_key, keys))
     with options.admin() as client:
-        made = client.create_tenant(tenant_id, dict(map(_key, keys)))
+        made = client.create_tenant(tenant_id, parsed)
     options.out.record(_TENANT, _tenant_row(made))
 
 
@@ -62,12 +63,21 @@ def get_tenant(options: Options, tenant_id: str) -> None:
     options.out.record(_TENANT, _tenant_row(found))
 
 
+_KEY_CHARACTERS: Final = 44
+"""32 bytes in base64. Counted from the end, since an id may hold a `=` and base64 ends with one."""
+
+
 def _key(text: str) -> tuple[str, bytes]:
-    name, _, value = text.partition("=")
+    head, value = text[:-_KEY_CHARACTERS], text[-_KEY_CHARACTERS:]
     try:
-        return name, base64.b64decode(value, validate=True)
+        key = base64.b64decode(value, validate=True)
     except binascii.Error:
-        raise click.BadParameter(f"{text!r} is not ID=BASE64", param_hint="--key") from None
+        key = b""
+    if not head.endswith("=") or not key:
+        raise click.BadParameter(
+            f"{text!r} is not ID=BASE64 with 32 bytes", param_hint="--key"
+        ) from None
+    return head[:-1], key
 
 
 def _tenant_row(found: "Tenant") -> Row:
