@@ -20,10 +20,16 @@ from qimd.ports.store import (
     Progress,
 )
 
+# Walks the oldest end of the index by age, no further than the last of the rows that go; left alone
+# the planner walks whole conversations.
 _EXPIRE_IDEMPOTENCY = """
-DELETE FROM idempotency WHERE (conversation_id, sender, client_msg_id) IN (
-    SELECT conversation_id, sender, client_msg_id FROM idempotency
+WITH oldest AS MATERIALIZED (
+    SELECT conversation_id, sender, client_msg_id, created_at_ms FROM idempotency
     WHERE created_at_ms < ? ORDER BY created_at_ms LIMIT ?)
+DELETE FROM idempotency INDEXED BY idempotency_by_age
+WHERE created_at_ms <= (SELECT max(created_at_ms) FROM oldest)
+    AND (conversation_id, sender, client_msg_id) IN (
+        SELECT conversation_id, sender, client_msg_id FROM oldest)
 """
 _SET_AUDITED = """
 UPDATE conversations SET audited_through = max(audited_through, ?)

@@ -18,6 +18,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -39,7 +40,7 @@ READER_THREADS: Final = 2
 """One for long reads, one that is free meanwhile; they share an interpreter, so more add nothing.
 """
 
-WAL_BYTES_MAX: Final = 64 * 1024 * 1024
+WAL_BYTES_MAX: Final = 256 * 1024 * 1024
 """Reads that always overlap keep a WAL from starting over; above this the writer waits for them."""
 
 WAL_CHECK_TRANSACTIONS: Final = 64
@@ -83,12 +84,19 @@ class Engine:
         self._reads: SimpleQueue[_Read[Any] | None] = SimpleQueue()
         self._closed = False
         self._transactions = 0
-        self._writer = threading.Thread(target=self._write_all, name="qim-sqlite-writer")
+        # Daemons: a process that dies of a defect without `close` must not hang on them, and what
+        # they have answered is durable.
+        self._writer = threading.Thread(
+            target=self._write_all, name="qim-sqlite-writer", daemon=True
+        )
         self._readers = [
             threading.Thread(
-                target=self._read_all, args=(open_reader(path),), name=f"qim-sqlite-reader-{n}"
+                target=self._read_all,
+                args=(open_reader(path),),
+                name=f"qim-sqlite-reader-{number}",
+                daemon=True,
             )
-            for n in range(READER_THREADS)
+            for number in range(READER_THREADS)
         ]
         for thread in (self._writer, *self._readers):
             thread.start()
@@ -144,9 +152,6 @@ class Engine:
     def _write_all(self) -> None:
         while batch := self._gather():
             outcomes = self._transact(batch)
-            for job, outcome in zip(batch, outcomes, strict=True):
-                if job.on_lost is not None and not isinstance(outcome, Applied):
-                    job.on_lost()
             self._call(_settle_writes, list(zip(batch, outcomes, strict=True)))
             self._tend_wal(outcomes)
         self._db.close()
@@ -178,12 +183,12 @@ class Engine:
             for job in batch:
                 outcomes.append(self._attempt(job))
         except _TransactionLost as lost:
-            self._roll_back()
+            self._roll_back(batch)
             return [lost.outcome] * len(batch)
         try:
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
-            self._roll_back()
+            self._roll_back(batch)
             return [_commit_failure(error)] * len(batch)
         for hook in self._commit_hooks:
             hook()
@@ -207,6 +212,8 @@ class Engine:
             self._execute("ROLLBACK TO job")
             for hook in self._rollback_hooks:
                 hook()
+            # Here and not at the end: the next job of the transaction may depend on it.
+            _lose(job)
         self._execute("RELEASE job")
         return outcome
 
@@ -216,14 +223,16 @@ class Engine:
         except sqlite3.Error as error:
             raise _TransactionLost(_engine_failure(error)) from error
 
-    def _roll_back(self) -> None:
-        # Some failures have the engine roll back by itself.
+    def _roll_back(self, batch: Sequence[_Write[Any]]) -> None:
+        # Some failures have the engine roll back by itself. If this fails too, the transaction stays
+        # open, so the next one can't begin, and comes here again: nothing is ever committed of it.
         if self._db.in_transaction:
-            self._db.execute("ROLLBACK")
-        for hook in self._rollback_hooks:
+            with suppress(sqlite3.Error):
+                self._db.execute("ROLLBACK")
+        for hook in (*self._rollback_hooks, *self._commit_hooks):
             hook()
-        for hook in self._commit_hooks:
-            hook()
+        for job in batch:
+            _lose(job)
 
     def _tend_wal(self, outcomes: Sequence[Outcome[Any] | Exception]) -> None:
         """Shrink the WAL when it grew too large, or when the disk is full and it may give room."""
@@ -282,6 +291,11 @@ def _attempt_read(db: sqlite3.Connection, job: _Read[T]) -> T | Exception:
         return unavailable(f"the store can't be read now ({_name(error)})")
     except Exception as defect:  # noqa: BLE001  # supervising: a defect in one job stays there
         return defect
+
+
+def _lose(job: _Write[Any]) -> None:
+    if job.on_lost is not None:
+        job.on_lost()
 
 
 def _settle_writes(settled: Sequence[tuple[_Write[Any], Outcome[Any] | Exception]]) -> None:

@@ -119,11 +119,10 @@ class SqliteLog:
 
         It deletes what it can: what remains, as on a failure, the next call finds.
         """
-        identity = await self.identity()
-        oldest_kept_ms = now_ms - ((await self.settings()).retention_ms or 0)
+        _, partitions, retention_ms, _, _ = await self._engine.read(self._settings)
         gone = 0
-        for partition in range(identity.partitions):
-            while (dropped := await self._expire(partition, oldest_kept_ms)) > 0:
+        for partition in range(partitions):
+            while (dropped := await self._expire(partition, now_ms - retention_ms)) > 0:
                 gone += dropped
         return gone
 
@@ -200,9 +199,17 @@ class SqliteLog:
         """The topic's limit, in the caller's transaction. Raises LogFault(MISSING)."""
         return self._settings(db)[3]
 
-    def check_place(self, db: sqlite3.Connection, partition: int, offset: int) -> str:
-        """The topic's id, if a reader may stand at `offset`. Raises LogFault."""
+    def check_place(
+        self, db: sqlite3.Connection, partition: int, offset: int, known_id: str = ""
+    ) -> str:
+        """The topic's id, if a reader that knows it as `known_id` may stand at `offset`.
+
+        Raises LogFault. The identity is judged first: a topic that was made anew may well cover the
+        old position.
+        """
         topic_id, low, high = self._place(db, partition)
+        if known_id not in {"", topic_id}:
+            raise LogFault(LogFaultKind.IDENTITY_CHANGED, "the topic was made anew")
         if not low <= offset <= high:
             raise LogFault(
                 LogFaultKind.OUT_OF_RANGE,
@@ -325,11 +332,7 @@ class SqliteReader:
 
     async def _look(self, records_max: int) -> Sequence[LogRecord]:
         def job(db: sqlite3.Connection) -> Sequence[LogRecord]:
-            # The identity first: a topic that was made anew may well cover the old position.
-            topic_id, _, _ = self._log._place(db, self._partition)
-            if topic_id != self._topic_id:
-                raise LogFault(LogFaultKind.IDENTITY_CHANGED, "the topic was made anew")
-            self._log.check_place(db, self._partition, self._offset)
+            self._log.check_place(db, self._partition, self._offset, self._topic_id)
             return read_batches(db, self._partition, self._offset, records_max)
 
         records = await self._engine.read(job)

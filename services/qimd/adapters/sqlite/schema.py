@@ -15,8 +15,8 @@ FORMAT_VERSION: Final = 1
 BUSY_TIMEOUT_MS: Final = 5_000
 """How long a start waits for a backup or an inspection that holds the file."""
 
-WAL_AUTOCHECKPOINT_PAGES: Final = 2_000
-"""8 MiB: a checkpoint then copies a page that many commits have changed once, not each time."""
+WAL_AUTOCHECKPOINT_PAGES: Final = 16_000
+"""64 MB: a checkpoint then copies a page that many commits have changed once, not each time."""
 
 WRITER_CACHE_KIB: Final = 64 * 1024
 READER_CACHE_KIB: Final = 16 * 1024
@@ -332,8 +332,9 @@ def open_writer(path: Path) -> sqlite3.Connection:
 
     Raises OpenRefused if it is not this engine's file, or a newer format.
     """
-    db = _connect(f"{path.absolute().as_uri()}?mode=rwc", WRITER_CACHE_KIB)
+    db = _connect(path, "rwc")
     try:
+        _configure(db, WRITER_CACHE_KIB)
         _prepare(db)
     except (sqlite3.Error, OpenRefused) as error:
         db.close()
@@ -345,23 +346,27 @@ def open_writer(path: Path) -> sqlite3.Connection:
 
 def open_reader(path: Path) -> sqlite3.Connection:
     """A read-only connection to a file that `open_writer` has opened."""
-    return _connect(f"{path.absolute().as_uri()}?mode=ro", READER_CACHE_KIB)
+    db = _connect(path, "ro")
+    _configure(db, READER_CACHE_KIB)
+    return db
 
 
-def _connect(uri: str, cache_kib: int) -> sqlite3.Connection:
+def _connect(path: Path, mode: str) -> sqlite3.Connection:
     # One thread uses it at a time (`engine`), only not the one that opens it.
-    db = sqlite3.connect(
-        uri,
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
         isolation_level=None,
         check_same_thread=False,
         cached_statements=STATEMENTS_CACHED,
         timeout=BUSY_TIMEOUT_MS / 1000,
     )
+
+
+def _configure(db: sqlite3.Connection, cache_kib: int) -> None:
     db.execute("PRAGMA foreign_keys = OFF")
     db.execute("PRAGMA temp_store = MEMORY")
     db.execute(f"PRAGMA cache_size = -{cache_kib:d}")
-    return db
 
 
 def _prepare(db: sqlite3.Connection) -> None:
