@@ -23,13 +23,14 @@ from qimd.ports.store import (
 # Walks the oldest end of the index by age, no further than the last of the rows that go; left alone
 # the planner walks whole conversations.
 _EXPIRE_IDEMPOTENCY = """
-WITH oldest AS MATERIALIZED (
-    SELECT conversation_id, sender, client_msg_id, created_at_ms FROM idempotency
-    WHERE created_at_ms < ? ORDER BY created_at_ms LIMIT ?)
 DELETE FROM idempotency INDEXED BY idempotency_by_age
-WHERE created_at_ms <= (SELECT max(created_at_ms) FROM oldest)
+WHERE created_at_ms <= (
+        SELECT max(created_at_ms) FROM (
+            SELECT created_at_ms FROM idempotency
+            WHERE created_at_ms < :before_ms ORDER BY created_at_ms LIMIT :limit))
     AND (conversation_id, sender, client_msg_id) IN (
-        SELECT conversation_id, sender, client_msg_id FROM oldest)
+        SELECT conversation_id, sender, client_msg_id FROM idempotency
+        WHERE created_at_ms < :before_ms ORDER BY created_at_ms LIMIT :limit)
 """
 _SET_AUDITED = """
 UPDATE conversations SET audited_through = max(audited_through, ?)
@@ -68,8 +69,10 @@ class SqliteConversationStore:
         return await self._engine.read(lambda db: reads.prior_results(db, key, keys))
 
     async def expire_idempotency(self, before_ms: int, limit: int) -> int:
+        asked = {"before_ms": before_ms, "limit": limit}
+
         def job(db: sqlite3.Connection) -> Outcome[int]:
-            return Applied(db.execute(_EXPIRE_IDEMPOTENCY, (before_ms, limit)).rowcount)
+            return Applied(db.execute(_EXPIRE_IDEMPOTENCY, asked).rowcount)
 
         match await self._engine.write(job, weight=limit):
             case Applied(count):

@@ -224,8 +224,8 @@ class Engine:
             raise _TransactionLost(_engine_failure(error)) from error
 
     def _roll_back(self, batch: Sequence[_Write[Any]]) -> None:
-        # Some failures have the engine roll back by itself. If this fails too, the transaction stays
-        # open, so the next one can't begin, and comes here again: nothing is ever committed of it.
+        # Some failures have the engine roll back by itself. If this fails too, the transaction
+        # stays open, so the next can't begin and comes here again: nothing of it is ever committed.
         if self._db.in_transaction:
             with suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
