@@ -311,16 +311,15 @@ class SessionService:
             self._metrics.unread_drift_ratio.set(sum(self._drifted) / len(self._drifted))
 
     async def _recount(self, key: ConversationKey, user: UserId) -> None:
-        owner = UserKey(key.tenant, user)
-        row = await self._projection.row(owner, key)
+        # One row is one snapshot, and what happened up to its applied_seq never changes: whatever
+        # comes while it is recounted makes no difference.
+        row = await self._projection.row(UserKey(key.tenant, user), key)
         if row is None:
             return
         intervals = await self._conversations.intervals(key, user)
         counted = await self._conversations.count_unread(
             key, user, intervals, row.read_through, row.applied_seq
         )
-        if await self._projection.row(owner, key) != row:
-            return
         self._drifted.append(counted != row.unread)
         if counted != row.unread:
             _log.warning("unread has drifted", tenant_id=key.tenant,
