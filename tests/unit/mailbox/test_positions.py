@@ -309,6 +309,24 @@ async def test_a_page_read_while_entries_go_is_answered_as_rebased() -> None:
             assert isinstance(answers[0], Rebased)
 
 
+async def test_the_floor_is_up_for_readers_before_anything_below_it_goes() -> None:
+    async with ManualRuntime() as runtime:
+        world = World(runtime)
+        member = user_in_lane(world.table, 3)
+        owner = device(member)
+        async with world.serving() as serving:
+            await world.chat("c", [member], 3)
+            await serving.reads()
+            token = (await world.service.open_device(owner)).cursor_token
+            # The entries go, and the shard does not hear of it.
+            lost = world.cluster.faults.lose_reply("expire_buckets", times=5)
+            runtime.step_wall((BUCKET_DAYS_KEPT + 2) * DAY_MS)
+            await runtime.until(lambda: lost.hits > 0)
+            assert serving.state.floor == 0
+            assert await world.seqs_of(member) == []
+            assert isinstance(await world.service.pull(owner, token, 0, 0), Rebased)
+
+
 async def test_an_internal_read_moves_no_device() -> None:
     async with ManualRuntime() as runtime:
         world = World(runtime)
