@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import shlex
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from tests.e2e.support.dev import DevServer, ready_limit_s, run
 from qim.conversation.v1 import conversation_service_pb2, conversation_service_pb2_grpc
 from qim.conversation.v1.event_pb2 import Message
 from qim.gateway.v1 import gateway_pb2_grpc
-from qim.gateway.v1.gateway_pb2 import Auth, ClientFrame, OutgoingEvent
+from qim.gateway.v1.gateway_pb2 import Auth, ClientFrame, OutgoingEvent, Ping
 from qim.mailbox.v1 import mailbox_service_pb2, mailbox_service_pb2_grpc
 from qim.writer.v1 import writer_service_pb2, writer_service_pb2_grpc
 from qimd.app.banner import dev_token
@@ -23,6 +26,7 @@ from qimd.app.credentials import load_or_create
 from qimd.contract.grpc_aio import StrictChannel
 from qimd.contract.grpc_status import from_rpc_error
 from qimd.core.errors import ErrorCode
+from qimd.core.parameters import CLIENT_PING_INTERVAL_MIN_MS
 from qimd.telemetry.metrics import ZEROS
 
 
@@ -46,6 +50,23 @@ def test_a_first_start_is_ready_in_time_and_says_how_to_go_on(server: DevServer)
     for part in (server.grpc, server.metrics, str(server.data), "dev-credentials.json", "dev"):
         assert part in server.banner
     assert "qimctl" in server.banner
+
+
+def test_the_commands_of_the_banner_work_as_they_are_printed(server: DevServer) -> None:
+    commands = [line.strip() for line in server.banner.splitlines() if line.startswith("  qimctl")]
+    assert len(commands) == 3
+    for command in commands:
+        name, *arguments = shlex.split(command)
+        assert name == "qimctl"
+        done = subprocess.run(
+            [sys.executable, "-c", "from qimd.ctl.main import main; main()", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert "Hello, Bob" in done.stdout
 
 
 def test_no_secret_is_printed_or_logged(server: DevServer) -> None:
@@ -283,6 +304,40 @@ async def test_a_stop_sends_clients_away_and_ends_with_status_0(server: DevServe
     assert len(ended) == 6
     assert all(record["settled"] and record["reason"] == "drained" for record in ended)
     assert token not in server.log.read_text()
+
+
+def test_a_stop_during_a_start_ends_it_in_order(tmp_path: Path) -> None:
+    server = DevServer(tmp_path / "data")
+    process = server.spawn()
+    while process.poll() is None and not server.log.read_text():
+        pass
+    assert server.stop() == 0
+    with server:
+        assert server.ready_after_s < ready_limit_s()
+
+
+async def test_an_idle_stream_outlives_pings_at_the_documented_interval(server: DevServer) -> None:
+    """GW-02: a client that pings every 10 s on a stream without events keeps its stream.
+
+    gRPC's default on the server's side ends it at the third ping, after 30 s.
+    """
+    options = [
+        ("grpc.keepalive_time_ms", CLIENT_PING_INTERVAL_MIN_MS),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+    token = dev_token(load_or_create(server.data))
+    async with grpc.aio.insecure_channel(server.grpc, options=options) as channel:
+        call = gateway_pb2_grpc.GatewayStub(StrictChannel(channel)).Connect(timeout=60)
+        await call.write(
+            ClientFrame(request_id=1, auth=Auth(protocol_version=1, access_token=token))
+        )
+        assert (await call.read()).WhichOneof("frame") == "auth_ok"
+        silence = asyncio.ensure_future(call.read())
+        done, _ = await asyncio.wait([silence], timeout=3.5 * CLIENT_PING_INTERVAL_MIN_MS / 1000)
+        assert not done
+        await call.write(ClientFrame(request_id=2, ping=Ping()))
+        assert (await silence).WhichOneof("frame") == "pong"
+        call.cancel()
 
 
 async def test_messages_survive_an_orderly_stop(server: DevServer) -> None:

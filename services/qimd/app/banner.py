@@ -3,6 +3,7 @@
 import json
 import os
 import secrets
+import shlex
 import time
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from qimd.app.credentials import FILE_NAME, Credentials, write_private
+from qimd.app.settings import DATA_DEFAULT
 
 DEV_USER: Final = "alice"
 DEV_DEVICE: Final = "laptop"
@@ -50,17 +52,26 @@ def banner(
     if token:
         lines.append(f"  token        {token}")
         lines.append(f"               (for {DEV_USER} on {DEV_DEVICE}, one hour)")
-    data = f" --data {folder}" if folder != Path("qim-data").absolute() else ""
+    else:
+        lines.append(f"  token        {_qimctl(folder)} token --user {DEV_USER}")
     lines += [
         "",
         "Next:",
         "",
-        f"  qimctl{data} conversation create hello --member {DEV_USER} --member bob",
-        f"  qimctl{data} send hello 'Hello, Bob' --user {DEV_USER}",
+        f"  {_qimctl(folder)} conversation create hello --member {DEV_USER} --member bob",
+        f"  {_qimctl(folder)} send hello 'Hello, Bob' --user {DEV_USER}",
+        f"  {_qimctl(folder)} pull --user bob",
         "",
         "Ctrl-C ends it.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _qimctl(folder: Path) -> str:
+    """The command, as it can be pasted into a shell in the folder where the server was started."""
+    if folder == DATA_DEFAULT.absolute():
+        return "qimctl"
+    return f"qimctl --data {shlex.quote(str(folder))}"
 
 
 def write_ready_file(path: Path, credentials: Credentials) -> None:

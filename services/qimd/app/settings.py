@@ -23,6 +23,9 @@ from qimd.telemetry.logs import LEVELS
 
 T = TypeVar("T")
 
+DATA_DEFAULT: Final = Path("qim-data")
+"""In the folder where the server is started; `qimctl` looks for it there too."""
+
 LOG_FORMATS: Final = ("auto", "json", "console")
 _HOUR_MS: Final = 3600 * 1000
 
@@ -82,7 +85,7 @@ _LEASE: Final = LeaseParameters()
 class Settings:
     """What one process of the `dev` profile is told. Numbers carry their unit in the name."""
 
-    data: Path = _setting(Path("qim-data"), Path, "folder that holds everything durable")
+    data: Path = _setting(DATA_DEFAULT, Path, "folder that holds everything durable")
     ephemeral: bool = _setting(
         False, _boolean, "use a temporary folder instead, removed when the server ends"
     )
