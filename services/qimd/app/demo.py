@@ -38,7 +38,6 @@ from qimd.core.errors import QimError
 from qimd.core.ids import ConversationId, TenantId, event_id
 from qimd.telemetry.metrics import ZEROS
 
-TENANT: Final = TenantId("demo")
 KEY_ID: Final = "demo-1"
 SEED: Final = 20_260_901
 MEMBERS_MAX: Final = 1_000
@@ -131,7 +130,9 @@ class Demo:
         self._server = server
         self._lines = lines
         self._members = members
-        self._conversation = ConversationId(f"chat-{time.time_ns()}")
+        # New ones each time: a folder that is kept may serve many runs.
+        self._tenant = TenantId(f"demo-{time.time_ns()}")
+        self._conversation = ConversationId("chat")
         self._key = Ed25519PrivateKey.generate()
         self._verdict = Verdict(members=len(members))
 
@@ -141,7 +142,7 @@ class Demo:
         await self._server.start()
         before = await asyncio.to_thread(self._set_up)
         expected = [
-            Expected(event_id(TENANT, self._conversation, seq), seq, "", b"")
+            Expected(event_id(self._tenant, self._conversation, seq), seq, "", b"")
             for seq in range(1, before + 1)
         ]
         statistics = Statistics()
@@ -163,8 +164,8 @@ class Demo:
     def _set_up(self) -> int:
         """Register tenant, conversation and members; how many events that made."""
         with self._admin() as admin:
-            admin.create_tenant(TENANT, {KEY_ID: self._key.public_key().public_bytes_raw()})
-            made = admin.create_conversation(TENANT, self._conversation, self._members)
+            admin.create_tenant(self._tenant, {KEY_ID: self._key.public_key().public_bytes_raw()})
+            made = admin.create_conversation(self._tenant, self._conversation, self._members)
             return made.head_version
 
     def _client(self, user: str, device: str) -> Client:
@@ -172,7 +173,7 @@ class Demo:
             now_s = int(time.time())
             claims = {
                 "sub": user,
-                "tenant": TENANT,
+                "tenant": self._tenant,
                 "device": device,
                 "jti": f"{device}-{time.time_ns()}",
                 "iat": now_s,
@@ -225,7 +226,7 @@ class Demo:
 
     def _count_in(self, line: Line, sent: Sent, seq: int) -> None:
         self._verdict.events_acknowledged += 1
-        wanted = event_id(TENANT, self._conversation, seq)
+        wanted = event_id(self._tenant, self._conversation, seq)
         self._verdict.sends_out_of_order += (sent.seq, sent.event_id) != (seq, wanted)
 
     async def _settle(self) -> None:
@@ -236,7 +237,9 @@ class Demo:
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         with self._admin() as admin:
             while time.monotonic() < deadline_s:
-                head = await asyncio.to_thread(admin.get_conversation, TENANT, self._conversation)
+                head = await asyncio.to_thread(
+                    admin.get_conversation, self._tenant, self._conversation
+                )
                 shards = await asyncio.to_thread(admin.mailbox_shards)
                 lag = sum(shard.high_watermark - shard.next_offset for shard in shards)
                 if head.dispatched_through == head.head_version and lag == 0:

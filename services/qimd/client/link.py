@@ -147,14 +147,16 @@ class Link:
         pause = Backoff(self._config.backoff_first_s, self._config.backoff_most_s)
         fresh_token_tried = False
         while True:
-            began_s = asyncio.get_running_loop().time()
+            began_s, connects = asyncio.get_running_loop().time(), self.connects
             try:
-                stream = await self._open()
-                fresh_token_tried = False
-                end = await self._serve(stream)
+                end = await self._serve(await self._open())
             except QimError as error:
+                # It is kept, and the frames that it came through hold a stream's connection.
                 end = error
+                end.__traceback__ = end.__context__ = None
             self.last_end = end
+            if self.connects > connects:
+                fresh_token_tried = False
             if asyncio.get_running_loop().time() - began_s > self._config.backoff_most_s:
                 # A server that accepts and drops at once must not be met in a tight loop.
                 pause.reset()
