@@ -130,9 +130,7 @@ def cut_pushes(delivered: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 def history_limit(limit: int) -> int:
     """How many events a HISTORY_PAGE holds. Raises QimError(INVALID_ARGUMENT) above 500."""
     if not 0 <= limit <= PAGE_EVENTS_MAX:
-        raise invalid(
-            f"limit is {limit}; at most {PAGE_EVENTS_MAX} are allowed", "pull_history.limit"
-        )
+        raise invalid(f"limit is {limit}; at most {PAGE_EVENTS_MAX} are allowed", "limit")
     return limit or HISTORY_PAGE_DEFAULT
 
 

@@ -12,6 +12,7 @@ from qimd.contract.frames import (
     server_frame,
     session_message,
 )
+from qimd.contract.violation import ContractViolation
 from qimd.core.errors import ErrorCode, QimError, invalid
 from qimd.core.ids import ConversationId, TenantId, check_id
 from qimd.core.parameters import EXACT_INTEGER_MAX
@@ -43,6 +44,15 @@ class Requests:
 
     async def serve(self, link: Link, device: DeviceKey, frame: ClientFrame) -> EncodedFrame:
         """The answer to one frame of a kind that is served in order."""
+        try:
+            return await self._serve(link, device, frame)
+        except ContractViolation:
+            # What we meant to send: its field is none of the client's.
+            raise
+        except QimError as error:
+            raise error.inside(frame.WhichOneof("frame") or "") from error
+
+    async def _serve(self, link: Link, device: DeviceKey, frame: ClientFrame) -> EncodedFrame:
         match frame.WhichOneof("frame"):
             case "pull_mailbox":
                 return await self._pull(link, device, frame.request_id, frame.pull_mailbox)
@@ -107,7 +117,7 @@ class Requests:
 
     async def _mark_read(self, device: DeviceKey, frame: ClientFrame) -> EncodedFrame:
         asked = frame.mark_read
-        key = key_of_frame(device.tenant, asked.conversation_id, "mark_read")
+        key = key_of(device.tenant, asked.conversation_id)
         mark, unread = await self._sessions.mark_read(device.owner, key, asked.read_through_seq)
         read_ok = gateway_pb2.ReadOk(
             conversation_id=key.conversation, read_through_seq=mark, unread_count=unread
@@ -117,7 +127,7 @@ class Requests:
     async def _history(
         self, device: DeviceKey, request_id: int, asked: gateway_pb2.PullHistory
     ) -> EncodedFrame:
-        key = key_of_frame(device.tenant, asked.conversation_id, "pull_history")
+        key = key_of(device.tenant, asked.conversation_id)
         limit = history_limit(asked.limit)
         intervals = await self._conversations.intervals(key, device.user)
         if not intervals:
@@ -131,16 +141,17 @@ class Requests:
 
     async def _report(self, device: DeviceKey, frame: ClientFrame) -> EncodedFrame:
         asked = frame.report
-        key = key_of_frame(device.tenant, asked.conversation_id, "report")
+        key = key_of(device.tenant, asked.conversation_id)
         if asked.kind not in gateway_pb2.ReportKind.values():
-            raise invalid(f"report kind {asked.kind} is not known here", "report.kind")
+            raise invalid(f"report kind {asked.kind} is not known here", "kind")
         if not 1 <= asked.from_conversation_seq <= asked.through_conversation_seq:
-            raise invalid("the range of a report is 1 or more, and not empty",
-                          "report.from_conversation_seq")  # fmt: skip
+            raise invalid(
+                "the range of a report is 1 or more, and not empty", "from_conversation_seq"
+            )
         if asked.through_conversation_seq > EXACT_INTEGER_MAX:
-            raise invalid("conversation_seq stays below 2^53", "report.through_conversation_seq")
+            raise invalid("conversation_seq stays below 2^53", "through_conversation_seq")
         if asked.covered_through_seq > SEQ_MAX:
-            raise invalid("mailbox_seq stays below 2^63", "report.covered_through_seq")
+            raise invalid("mailbox_seq stays below 2^63", "covered_through_seq")
         report = GapReport(
             kind=int(asked.kind),
             key=key,
@@ -153,11 +164,9 @@ class Requests:
         return server_frame(ServerFrame(request_id=frame.request_id, report_ok=report_ok))
 
 
-def key_of_frame(tenant: TenantId, conversation: str, frame: str) -> ConversationKey:
+def key_of(tenant: TenantId, conversation: str) -> ConversationKey:
     """The conversation that a frame names. Raises QimError(INVALID_ARGUMENT) for no id."""
-    return ConversationKey(
-        tenant, ConversationId(check_id(conversation, f"{frame}.conversation_id"))
-    )
+    return ConversationKey(tenant, ConversationId(check_id(conversation, "conversation_id")))
 
 
 def _rebased(request_id: int, page: Rebased) -> ServerFrame:

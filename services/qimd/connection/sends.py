@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qim.gateway.v1.gateway_pb2 import Send, SendAck, ServerFrame
-from qimd.connection.requests import key_of_frame
+from qimd.connection.requests import key_of
 from qimd.contract.events import draft_of
 from qimd.contract.frames import EncodedFrame, send_result, server_frame
 from qimd.core.errors import QimError, invalid
@@ -32,7 +32,10 @@ def prepare(sender: DeviceKey, send: Send) -> PreparedSend:
 
     A bad event is its own refusal: the valid ones commit together (design section 4).
     """
-    key = key_of_frame(sender.tenant, send.conversation_id, "send")
+    try:
+        key = key_of(sender.tenant, send.conversation_id)
+    except QimError as error:
+        raise error.inside("send") from error
     if not 1 <= len(send.events) <= SEND_EVENTS_MAX:
         raise invalid(
             f"a SEND holds 1 to {SEND_EVENTS_MAX} events, not {len(send.events)}", "send.events"
@@ -83,7 +86,9 @@ class Sends:
                 )
             )
         rest = iter(committed)
-        results = [refused or next(rest) for refused in prepared.results]
+        results = [
+            refused or _placed(next(rest), index) for index, refused in enumerate(prepared.results)
+        ]
         for result in results:
             if isinstance(result, QimError):
                 self._metrics.errors_total.labels(result.code.name).inc()
@@ -92,3 +97,8 @@ class Sends:
             results=map(send_result, prepared.names, results),
         )
         return server_frame(ServerFrame(request_id=request_id, send_ack=ack))
+
+
+def _placed(result: Accepted | QimError, index: int) -> Accepted | QimError:
+    """The writer's result for the SEND's event `index`: it knows the event, not its place."""
+    return result.inside(f"send.events[{index}]") if isinstance(result, QimError) else result

@@ -197,6 +197,14 @@ class QimError(Exception):
         """The same request may succeed later."""
         return self.entry.retryable
 
+    def inside(self, path: str) -> "QimError":
+        """The same error, its field (if any) seen from the message that holds it at `path`.
+
+        Each part names fields from where it stands; only who read the whole request knows the rest.
+        """
+        field = f"{path}.{self.field}" if self.field else ""
+        return QimError(self.code, self.message, field=field, retry_after_ms=self.retry_after_ms)
+
 
 def invalid(message: str, field: str) -> QimError:
     """INVALID_ARGUMENT that names its field."""

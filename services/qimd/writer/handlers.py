@@ -44,7 +44,10 @@ class WriterHandlers:
         if valid:
             committed = await self._writer.commit(Commit(key, sender, device, valid))
         left = iter(committed)
-        results = [next(left) if isinstance(draft, Draft) else draft for draft in drafts]
+        results = [
+            _placed(next(left), index) if isinstance(draft, Draft) else draft
+            for index, draft in enumerate(drafts)
+        ]
         return writer_pb.CommitResponse(
             results=[
                 send_result(event.client_msg_id, result)
@@ -140,6 +143,10 @@ def _draft(event: gateway_pb2.OutgoingEvent, index: int) -> Draft | QimError:
         return draft_of(event, f"events[{index}]")
     except QimError as error:
         return error
+
+
+def _placed(result: Accepted | QimError, index: int) -> Accepted | QimError:
+    return result.inside(f"events[{index}]") if isinstance(result, QimError) else result
 
 
 def _message(state: ConversationState) -> conversation_pb.Conversation:

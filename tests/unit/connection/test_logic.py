@@ -91,4 +91,4 @@ def test_a_history_limit_is_taken_at_its_bound_and_refused_one_past() -> None:
     assert (history_limit(0), history_limit(500)) == (100, 500)
     with pytest.raises(QimError) as caught:
         history_limit(501)
-    assert caught.value.field == "pull_history.limit"
+    assert caught.value.field == "limit"

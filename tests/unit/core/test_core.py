@@ -310,6 +310,14 @@ def test_an_error_speaks_for_its_code():
     assert not invalid("x", "x").retryable
 
 
+def test_an_error_s_field_is_seen_from_the_whole_request():
+    inner = QimError(ErrorCode.RATE_LIMITED, "too fast", field="body", retry_after_ms=7)
+    outer = inner.inside("events[3]").inside("send")
+    assert (outer.code, outer.field, outer.retry_after_ms) == (inner.code, "send.events[3].body", 7)
+    assert inner.field == "body"
+    assert QimError(ErrorCode.NOT_MEMBER, "no").inside("send").field == ""
+
+
 @pytest.mark.parametrize("advice", [0, -5, 1, 70])
 def test_rate_limited_always_says_when_to_come_back(advice):
     """LIM-01: retry_after_ms is always >= 1 in a RATE_LIMITED answer."""
