@@ -57,6 +57,7 @@ class Process:
         *,
         sole: bool = False,
         rooms: tuple[Room, ...] = (),
+        parameters: LeaseParameters = LEASE,
     ) -> None:
         self.backends: MemoryBackends = cluster.open(runtime)
         self.runtime = runtime
@@ -73,7 +74,7 @@ class Process:
             runtime=runtime,
             metrics=self.metrics,
             owner=owner,
-            parameters=LEASE,
+            parameters=parameters,
             sole=sole,
         )
 
@@ -195,10 +196,13 @@ async def test_renewals_come_every_interval_and_keep_the_term(
     assert len(process.room.terms) == 1
 
 
+@pytest.mark.parametrize("retry_s", [1.0, 0.9])
 async def test_the_self_fence_falls_at_the_deadline_to_the_tick(
-    runtime: ManualRuntime, cluster: MemoryCluster
+    runtime: ManualRuntime, cluster: MemoryCluster, retry_s: float
 ) -> None:
-    process = await owning(Process(cluster, runtime).start())
+    """Also where no renewal is due at that instant."""
+    parameters = LeaseParameters(lease_renew_retry_s=retry_s)
+    process = await owning(Process(cluster, runtime, parameters=parameters).start())
     term = process.room.term
     cluster.faults.refuse("renew", times=None)
     left_s = term.renewed_at_s + LEASE.writer_self_fence_deadline_s - runtime.monotonic_s()
