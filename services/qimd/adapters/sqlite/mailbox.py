@@ -1,13 +1,14 @@
-"""Mailboxes: see `mailbox_steps` and `mailbox_reads`."""
+"""Mailboxes: see `mailbox_shards`, `mailbox_apply` and `mailbox_reads`."""
 
 import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from qimd.adapters.sqlite import mailbox_reads as reads
-from qimd.adapters.sqlite import mailbox_steps as steps
+from qimd.adapters.sqlite import mailbox_shards as shards
 from qimd.adapters.sqlite.engine import Engine
 from qimd.adapters.sqlite.interning import Interner
+from qimd.adapters.sqlite.mailbox_apply import apply
 from qimd.core.ids import EventId
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
 from qimd.core.records import ConversationKey, DeviceKey, UserKey
@@ -46,33 +47,33 @@ class SqliteMailboxStore:
     # the shard's steps
 
     async def open_shard(self, shard: int, term: int, first: EpochBoundary) -> Outcome[ShardState]:
-        return await self._engine.write(lambda db: steps.open_shard(db, shard, term, first))
+        return await self._engine.write(lambda db: shards.open_shard(db, shard, term, first))
 
     async def apply(self, step: ApplyStep) -> Outcome[Sequence[RecordVerdict]]:
         entries = sum(len(block.users) for record in step.records for block in record.blocks)
         return await self._engine.write(
-            lambda db: steps.apply(db, self._interner, step), weight=1 + entries
+            lambda db: apply(db, self._interner, step), weight=1 + entries
         )
 
     async def fold_marks(self, shard: int, term: int, below: MailboxSeq) -> Outcome[int]:
-        return await self._engine.write(lambda db: steps.fold_marks(db, shard, term, below))
+        return await self._engine.write(lambda db: shards.fold_marks(db, shard, term, below))
 
     async def expire_buckets(
         self, shard: int, term: int, floor: MailboxSeq, limit: int
     ) -> Outcome[int]:
         return await self._engine.write(
-            lambda db: steps.expire_buckets(db, shard, term, floor, limit), weight=limit
+            lambda db: shards.expire_buckets(db, shard, term, floor, limit), weight=limit
         )
 
     async def begin_epoch(
         self, shard: int, term: int, boundary: EpochBoundary
     ) -> Outcome[ShardState]:
-        return await self._engine.write(lambda db: steps.begin_epoch(db, shard, term, boundary))
+        return await self._engine.write(lambda db: shards.begin_epoch(db, shard, term, boundary))
 
     # the shard's reads
 
     async def shard_state(self, shard: int) -> ShardState | None:
-        stored = await self._engine.read(lambda db: steps.load_shard(db, shard))
+        stored = await self._engine.read(lambda db: shards.load_shard(db, shard))
         return None if stored is None else stored.state
 
     async def epoch_marks(

@@ -1,4 +1,4 @@
-"""The steps on a mailbox shard, as jobs of the writer thread: one transaction each.
+"""Applying records to a mailbox shard, as one job of the writer thread.
 
 An ApplyStep of 32 records for the same 512 recipients is one insert of 16,384 entries: recipients
 and seqs are two JSON arrays, crossed in the order of the entries' tree, so that neighbours are
@@ -7,39 +7,27 @@ written together. Nothing is done per recipient in Python.
 
 import json
 import sqlite3
-import struct
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from qimd.adapters.sqlite.interning import Interner
+from qimd.adapters.sqlite.mailbox_shards import LANE_LAST, NO_SHARD, STALE_TERM, load_shard
 from qimd.adapters.sqlite.packing import Blobs, dumps, rows_of, spans
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
-from qimd.core.parameters import LANES
 from qimd.core.records import ConversationKey, LaneBlock
-from qimd.core.seq import SEQ_NONE, MailboxSeq, before_offset
+from qimd.core.seq import MailboxSeq
 from qimd.ports.mailbox import (
     ApplyStep,
-    DayBucket,
-    EpochBoundary,
     RecordStep,
     RecordVerdict,
     ShardState,
 )
 
-STALE_TERM: Final = NotApplied(Refusal.STALE_EPOCH, "the shard's term is not the caller's")
-NO_SHARD: Final = NotApplied(Refusal.NOT_FOUND, "the shard was never opened")
-
-_LANES: Final = struct.Struct(f">{LANES}Q")
 _WORD: Final = 1 << 64
 _SIGN: Final = 1 << 63
 
-_LOAD = """
-SELECT term, next_offset, position, lagging, floor, lane_last, last_request_id, last_verdicts
-FROM mailbox_shards WHERE shard = ?
-"""
-_ADD_SHARD = "INSERT INTO mailbox_shards VALUES (?, ?, ?, ?, '[]', ?, ?, x'', '[]')"
 _MOVE_SHARD = """
 UPDATE mailbox_shards SET
     next_offset = ?, position = ?, lagging = ?, lane_last = ?, last_request_id = ?,
@@ -86,158 +74,6 @@ INSERT INTO mailbox_buckets (shard, day, first_seq)
 SELECT :shard, value ->> 0, value ->> 1 FROM json_each(:rows) WHERE true
 ON CONFLICT (shard, day) DO NOTHING
 """
-# A mark is folded into another at or below the bound whose epoch is larger.
-_FOLD_MARKS = """
-DELETE FROM mailbox_marks AS m WHERE m.shard = :shard AND m.first_seq <= :below AND EXISTS (
-    SELECT 1 FROM mailbox_marks AS larger
-    WHERE larger.shard = m.shard AND larger.conversation_id = m.conversation_id
-        AND larger.fencing_epoch > m.fencing_epoch AND larger.first_seq <= :below)
-"""
-_LAST_EXPIRED = """
-SELECT count(*), max(seq) FROM (
-    SELECT seq FROM mailbox_records WHERE shard = :shard AND seq <= :floor
-    ORDER BY seq LIMIT :limit)
-"""
-_EXPIRE_ENTRIES = """
-DELETE FROM mailbox_entries
-WHERE user_id IN (SELECT id FROM users WHERE partition = :shard) AND seq <= :last
-"""
-_EXPIRE_RECORDS = "DELETE FROM mailbox_records WHERE shard = :shard AND seq <= :last"
-
-
-@dataclass(frozen=True, slots=True)
-class StoredShard:
-    """A shard as it is stored."""
-
-    state: ShardState
-    last_request_id: bytes
-    last_verdicts: str
-
-
-def load_shard(db: sqlite3.Connection, shard: int) -> StoredShard | None:
-    """The shard; None if it was never opened."""
-    row = db.execute(_LOAD, (shard,)).fetchone()
-    if row is None:
-        return None
-    term, next_offset, position, lagging, floor, lane_last, request_id, verdicts = row
-    state = ShardState(
-        shard=shard,
-        term=term,
-        next_offset=next_offset,
-        position=position,
-        lagging={lane: MailboxSeq(seq) for lane, seq in json.loads(lagging)},
-        floor=floor,
-        lane_last=tuple(MailboxSeq(seq) for seq in _LANES.unpack(lane_last)),
-        boundaries=tuple(
-            EpochBoundary(*boundary)
-            for boundary in db.execute(
-                "SELECT shard_epoch, first_offset, log_identity FROM mailbox_boundaries "
-                "WHERE shard = ? ORDER BY shard_epoch",
-                (shard,),
-            ).fetchall()
-        ),
-        buckets=tuple(
-            DayBucket(*bucket)
-            for bucket in db.execute(
-                "SELECT day, first_seq FROM mailbox_buckets WHERE shard = ? ORDER BY day", (shard,)
-            ).fetchall()
-        ),
-    )
-    return StoredShard(state, request_id, verdicts)
-
-
-def open_shard(
-    db: sqlite3.Connection, shard: int, term: int, first: EpochBoundary
-) -> Outcome[ShardState]:
-    """See `ports.mailbox.MailboxStore`."""
-    stored = load_shard(db, shard)
-    if stored is None:
-        start = before_offset(first.shard_epoch, first.first_offset)
-        none_yet = _LANES.pack(*[SEQ_NONE] * LANES)
-        db.execute(_ADD_SHARD, (shard, term, first.first_offset, start, SEQ_NONE, none_yet))
-        _add_boundary(db, shard, first)
-    elif stored.state.term > term:
-        return STALE_TERM
-    else:
-        db.execute("UPDATE mailbox_shards SET term = ? WHERE shard = ?", (term, shard))
-    return _state(db, shard)
-
-
-def begin_epoch(
-    db: sqlite3.Connection, shard: int, term: int, boundary: EpochBoundary
-) -> Outcome[ShardState]:
-    """See `ports.mailbox.MailboxStore`."""
-    stored = load_shard(db, shard)
-    if stored is None:
-        return NO_SHARD
-    if stored.state.term != term:
-        return STALE_TERM
-    last = stored.state.boundaries[-1]
-    if boundary == last:
-        return Applied(stored.state)
-    if boundary.shard_epoch != last.shard_epoch + 1:
-        return NotApplied(Refusal.CONFLICT, f"the last shard_epoch is {last.shard_epoch}")
-    _add_boundary(db, shard, boundary)
-    db.execute(
-        "UPDATE mailbox_shards SET next_offset = ?, position = ?, lagging = '[]' WHERE shard = ?",
-        (
-            boundary.first_offset,
-            before_offset(boundary.shard_epoch, boundary.first_offset),
-            shard,
-        ),
-    )
-    return _state(db, shard)
-
-
-def _add_boundary(db: sqlite3.Connection, shard: int, boundary: EpochBoundary) -> None:
-    db.execute(
-        "INSERT INTO mailbox_boundaries VALUES (?, ?, ?, ?)",
-        (shard, boundary.shard_epoch, boundary.first_offset, boundary.log_identity),
-    )
-
-
-def _state(db: sqlite3.Connection, shard: int) -> Outcome[ShardState]:
-    stored = load_shard(db, shard)
-    return NO_SHARD if stored is None else Applied(stored.state)
-
-
-def fold_marks(db: sqlite3.Connection, shard: int, term: int, below: MailboxSeq) -> Outcome[int]:
-    """See `ports.mailbox.MailboxStore`."""
-    refused = _refused(db, shard, term)
-    if refused is not None:
-        return refused
-    return Applied(db.execute(_FOLD_MARKS, {"shard": shard, "below": below}).rowcount)
-
-
-def expire_buckets(
-    db: sqlite3.Connection, shard: int, term: int, floor: MailboxSeq, limit: int
-) -> Outcome[int]:
-    """See `ports.mailbox.MailboxStore`."""
-    refused = _refused(db, shard, term)
-    if refused is not None:
-        return refused
-    ((raised,),) = db.execute(
-        "UPDATE mailbox_shards SET floor = max(floor, ?) WHERE shard = ? RETURNING floor",
-        (floor, shard),
-    ).fetchall()
-    count, last = db.execute(
-        _LAST_EXPIRED, {"shard": shard, "floor": raised, "limit": limit}
-    ).fetchone()
-    if count:
-        gone = {"shard": shard, "last": last}
-        db.execute(_EXPIRE_ENTRIES, gone)
-        db.execute(_EXPIRE_RECORDS, gone)
-    return Applied(count)
-
-
-def _refused(db: sqlite3.Connection, shard: int, term: int) -> NotApplied | None:
-    row = db.execute("SELECT term FROM mailbox_shards WHERE shard = ?", (shard,)).fetchone()
-    if row is None:
-        return NO_SHARD
-    return None if row[0] == term else STALE_TERM
-
-
-# --- apply ------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -409,7 +245,7 @@ def _move(
         step.next_offset,
         step.position,
         dumps(list(step.lagging.items())),
-        _LANES.pack(*last),
+        LANE_LAST.pack(*last),
         step.request_id,
         dumps([(v.applied, v.duplicate, int(v.digest_differs)) for v in verdicts]),
         step.shard,
