@@ -92,14 +92,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "small"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)],
+        ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(folder)],
         capture_output=True,
         check=False,
     )
     if mounted.returncode:
         pytest.skip("mounting a small file system takes root")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    # Lazily: a test that failed may have left the file open.
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 async def test_a_full_disk_refuses_until_there_is_room_and_loses_nothing(
@@ -109,7 +110,7 @@ async def test_a_full_disk_refuses_until_there_is_room_and_loses_nothing(
     conversations = store.backends.conversations
     epoch = await owned(store)
     ballast = small_disk / "ballast"
-    ballast.write_bytes(b"b" * 2_000_000)
+    ballast.write_bytes(b"b" * 8_000_000)
     head = 0
     outcome = await conversations.commit(message(epoch, 1, size=60_000))
     while isinstance(outcome, Applied):

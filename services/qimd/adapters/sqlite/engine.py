@@ -152,8 +152,9 @@ class Engine:
     def _write_all(self) -> None:
         while batch := self._gather():
             outcomes = self._transact(batch)
-            self._call(_settle_writes, list(zip(batch, outcomes, strict=True)))
+            # Before the answers: who is told that there is no room must find what could be freed.
             self._tend_wal(outcomes)
+            self._call(_settle_writes, list(zip(batch, outcomes, strict=True)))
         self._db.close()
 
     def _gather(self) -> list[_Write[Any]]:

@@ -1,4 +1,4 @@
-"""A mailbox shard as it is stored, and the steps that move its bounds: jobs of the writer thread."""
+"""A mailbox shard as it is stored, and the steps that move its bounds (in the writer thread)."""
 
 import json
 import sqlite3
