@@ -14,8 +14,10 @@ from qimd.core.parameters import CONVERSATION_MEMBERS_MAX, MEMBERSHIP_CHANGE_USE
 
 async def test_a_conversation_takes_100_000_members_and_not_one_more() -> None:
     async with ManualRuntime() as runtime:
-        node = await World(runtime).node(fanout=Silent())
+        world = World(runtime)
+        node = await world.node(fanout=Silent())
         await node.serve()
+        await world.tenant(node)
         await node.writer.create_conversation(TENANT, ROOM, [])
         for start in range(0, CONVERSATION_MEMBERS_MAX, MEMBERSHIP_CHANGE_USERS_MAX):
             numbers = range(start, start + MEMBERSHIP_CHANGE_USERS_MAX)
