@@ -51,7 +51,7 @@ class Stream:
     def __init__(self, address: str, options: tuple[tuple[str, int], ...] = ()) -> None:
         self._channel = grpc.aio.insecure_channel(address, options=[*_OPTIONS, *options])
         self._call: Any = None
-        self._last_id = 0
+        self.last_id = 0
         self._waiting: deque[ServerFrame] = deque()
         self.auth_ok = AuthOk()
 
@@ -77,10 +77,10 @@ class Stream:
 
     async def send(self, **arm: Any) -> int:
         """Send a request under a new id: `send(ping=Ping())`."""
-        self._last_id += 1
-        frame = ClientFrame(request_id=self._last_id, **arm)
+        self.last_id += 1
+        frame = ClientFrame(request_id=self.last_id, **arm)
         await self.write(frame.SerializeToString())
-        return self._last_id
+        return self.last_id
 
     async def next(self) -> ServerFrame:
         """The next frame that was not taken yet. Raises Ended."""
