@@ -42,7 +42,7 @@ KEY_ID: Final = "demo-1"
 SEED: Final = 20_260_901
 MEMBERS_MAX: Final = 1_000
 """One membership event adds them all, so that all have the same mailbox."""
-STREAMS_MAX: Final = 48
+STREAMS_MAX: Final = 16
 """Speakers' streams open at once. Each is pushed every event, too: that is most of a run's work."""
 VERIFY_STREAMS: Final = 16
 EXAMPLES_SHOWN: Final = 5

@@ -183,9 +183,10 @@ class Inbox:
             stream = await link.stream()
             try:
                 await self.flush(stream)
+                # Only a position that was pulled and acknowledged clears a refusal of either.
+                refused = refused and stream is not self._pulled_on
                 await self._until_due(stream)
                 advanced = await self._pull(stream)
-                refused = False
                 await self._send_reports(stream)
             except StreamLost:
                 continue

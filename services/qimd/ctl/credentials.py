@@ -7,13 +7,11 @@ Ed25519 key) and `admin_token`; the cursor keys in it are the server's alone.
 import base64
 import binascii
 import json
-import secrets
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from qimd.core.ids import check_id
 from qimd.ctl.exits import Missing
 
 FILE_NAME: Final = "dev-credentials.json"
@@ -63,6 +61,10 @@ def load(path: Path) -> Credentials | None:
 
 def mint(credentials: Credentials, user: str, device: str, life_s: int) -> str:
     """A new access token of the tenant, signed with its key. Raises Missing without PyJWT."""
+    import secrets
+
+    from qimd.core.ids import check_id
+
     try:
         import jwt
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -300,6 +300,22 @@ async def test_a_position_that_stays_refused_stops_the_client_aloud(gateway: Gat
     assert caught.value.code is ErrorCode.CURSOR_INVALID
 
 
+async def test_an_ack_that_stays_refused_stops_the_client_aloud(gateway: Gateway) -> None:
+    gateway.deliver(JOIN)
+
+    async def refuse(peer: Peer, frame: ClientFrame) -> bool:
+        gateway.deliver(event(len(gateway.mailbox) + 1, 10 * len(gateway.mailbox) + 10))
+        peer.error(frame.request_id, ErrorCode.CURSOR_INVALID)
+        return True
+
+    gateway.answers["ack_mailbox"] = refuse
+    async with client_of(gateway) as client:
+        with pytest.raises(QimError) as caught:
+            await take(client.events(), 100)
+        assert client.connects == 2
+    assert caught.value.code is ErrorCode.CURSOR_INVALID
+
+
 async def test_a_mailbox_that_is_not_ready_is_asked_again(gateway: Gateway) -> None:
     gateway.deliver(JOIN)
 

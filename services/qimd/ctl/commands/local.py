@@ -1,6 +1,5 @@
 """What needs no server: error codes, tokens, shell completion."""
 
-from difflib import get_close_matches
 from typing import Final
 
 import click
@@ -41,6 +40,8 @@ def _code(text: str) -> ErrorCode:
     names = {code.name: code for code in ERRORS} | {str(int(code)): code for code in ERRORS}
     if wanted in names:
         return names[wanted]
+    from difflib import get_close_matches
+
     near = get_close_matches(wanted, [code.name for code in ERRORS], n=3, cutoff=0.4)
     hint = f" Did you mean {' or '.join(near)}?" if near else " `qimctl explain` lists them all."
     raise click.BadParameter(f"there is no error code {text!r}.{hint}", param_hint="CODE")

@@ -4,7 +4,6 @@ from typing import Final
 
 import click
 
-from qimd.core.ids import DIGEST_BYTES
 from qimd.ctl.options import Options, shared
 from qimd.ctl.output import Column, Row, note
 
@@ -51,6 +50,8 @@ def trace(options: Options, event_id: str) -> None:
 
     EVENT_ID is its 32 hexadecimal digits, as send and pull show them.
     """
+    from qimd.core.ids import DIGEST_BYTES
+
     try:
         wanted = bytes.fromhex(event_id)
     except ValueError:

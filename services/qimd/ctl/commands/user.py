@@ -1,6 +1,5 @@
 """What a user's device does: send, read, replay a recorded chat."""
 
-import secrets
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
@@ -260,6 +259,8 @@ def replay(options: Options, file: Path, conversation: str | None, streams: int)
 
     FILE has one JSON object a line: n, kind (message, action; others are passed over), user, text.
     """
+    import secrets
+
     from qimd.client.chat import read_chat, speakers
     from qimd.client.replay import Speakers, Statistics, replay_turns
     from qimd.ctl.progress import progress
