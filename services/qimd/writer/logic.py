@@ -5,10 +5,11 @@ Pure: the service reads the store, asks here, and issues what comes back as one 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from qimd.core.errors import ErrorCode, QimError, invalid
 from qimd.core.ids import DeviceId, UserId, id_problem
+from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal, Unknown
 from qimd.core.parameters import (
     BODY_BYTES_MAX,
     CONVERSATION_MEMBERS_MAX,
@@ -22,6 +23,26 @@ from qimd.ports.store import ConversationState, IdempotencyKey, PriorResult
 
 NOT_A_MEMBER: Final = 0
 """The added_seq of somebody who is not a member: real ones begin at 1."""
+
+T = TypeVar("T")
+
+# --- a step's outcome --------------------------------------------------------------------------
+
+
+def settled(outcome: Outcome[T], open_tries: int) -> Applied[T] | NotApplied | None:
+    """The step's outcome if it is certain; None if the same step has to be issued again.
+
+    `open_tries` counts the earlier tries of the step that nothing was heard of. After one of them
+    a refusal for want of room or of a connection proves nothing: the earlier try may have been
+    applied, or may land yet.
+    """
+    match outcome:
+        case NotApplied(refusal=Refusal.NO_SPACE | Refusal.UNREACHABLE) if open_tries:
+            return None
+        case Applied() | NotApplied():
+            return outcome
+        case Unknown():
+            return None
 
 
 # --- a SEND ------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal, Unknown
 from qimd.core.records import ConversationKey
 from qimd.ports.runtime import Runtime
 from qimd.telemetry.logs import logger
+from qimd.writer.logic import settled
 
 RETRY_MIN_S: Final = 0.02
 """A store that lost one reply usually answers the next call: the sender still waits."""
@@ -111,21 +112,16 @@ class Shard:
         open_tries = 0
         while self.may_write():
             outcome = await issue()
-            match outcome:
-                case Applied():
-                    return outcome
+            match certain := settled(outcome, open_tries):
+                case None:
+                    open_tries += isinstance(outcome, Unknown)
                 case NotApplied(refusal=Refusal.STALE_EPOCH):
                     self._stale()
-                    return outcome
-                case NotApplied(refusal=Refusal.NO_SPACE | Refusal.UNREACHABLE) if open_tries:
-                    # This try was not applied, but an earlier one may have been, or may land yet.
-                    pass
-                case NotApplied():
-                    return outcome
-                case Unknown():
-                    open_tries += 1
+                    return certain
+                case Applied() | NotApplied():
+                    return certain
                 case _:
-                    assert_never(outcome)
+                    assert_never(certain)
             await self.runtime.sleep(backoff_s(open_tries, self.runtime.random()))
         raise OutcomeUnknownError if open_tries else not_owner()
 

@@ -7,6 +7,7 @@ import pytest
 from qimd.contract.events import draft_digest
 from qimd.core.errors import ErrorCode, QimError
 from qimd.core.ids import ConversationId, DeviceId, EventId, TenantId, UserId
+from qimd.core.outcome import Applied, NotApplied, Refusal, Unknown
 from qimd.core.parameters import (
     BODY_BYTES_MAX,
     CONVERSATION_MEMBERS_MAX,
@@ -27,7 +28,35 @@ from qimd.writer.logic import (
     plan,
     removal,
     same_creation,
+    settled,
 )
+
+
+def test_what_nothing_was_heard_of_is_asked_again() -> None:
+    assert settled(Unknown(), 0) is None
+    assert settled(Unknown(), 3) is None
+
+
+@pytest.mark.parametrize("refusal", [Refusal.NO_SPACE, Refusal.UNREACHABLE])
+def test_a_refusal_of_this_try_proves_nothing_of_an_open_one(refusal: Refusal) -> None:
+    refused = NotApplied(refusal)
+    assert settled(refused, 0) is refused
+    assert settled(refused, 1) is None
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [refusal for refusal in Refusal if refusal not in {Refusal.NO_SPACE, Refusal.UNREACHABLE}],
+)
+def test_a_refusal_for_what_is_stored_is_certain_after_an_open_try(refusal: Refusal) -> None:
+    refused = NotApplied(refusal)
+    assert settled(refused, 1) is refused
+
+
+def test_an_applied_step_is_certain() -> None:
+    applied = Applied(7)
+    assert settled(applied, 1) is applied
+
 
 KEY = ConversationKey(TenantId("acme"), ConversationId("room"))
 ANN, BOB = UserId("ann"), UserId("bob")
