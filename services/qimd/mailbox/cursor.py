@@ -48,6 +48,18 @@ def check_position(last_applied: int, watermark: MailboxSeq) -> MailboxSeq:
     return MailboxSeq(last_applied)
 
 
+def lost(after: MailboxSeq, floor: MailboxSeq) -> tuple[MailboxSeq, MailboxSeq] | None:
+    """The first and the last seq behind a position that are gone; None if everything is there."""
+    return (MailboxSeq(after + 1), floor) if after < floor else None
+
+
+def covered(shown: Sequence[MailboxSeq], through: MailboxSeq, *, whole: bool) -> MailboxSeq:
+    """How far a page reaches: to the watermark that it was read under, or to its last entry if
+    more of them follow. Nothing that the device was not handed lies at or below.
+    """
+    return through if whole else shown[-1]
+
+
 def page_limit(limit: int) -> int:
     """Events of a page. Raises QimError(INVALID_ARGUMENT) unless 0 (the most) or 1 to 500."""
     if not 0 <= limit <= PAGE_EVENTS_MAX:

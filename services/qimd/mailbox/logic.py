@@ -136,6 +136,21 @@ def record_step(arrived: Arrived, blocks: Sequence[LaneBlock]) -> RecordStep:
     )
 
 
+def lagging_at(state: ShardState, lane: int, seq: MailboxSeq) -> dict[int, MailboxSeq]:
+    """The lanes that lag once this one stands at `seq`: one that met the position does not."""
+    lagging = {other: at for other, at in state.lagging.items() if other != lane}
+    if seq < state.position:
+        lagging[lane] = seq
+    return lagging
+
+
+def set_aside(state: ShardState, record: RecordStep) -> dict[int, MailboxSeq]:
+    """The lanes that lag once a record that is refused has been passed: all of its lanes stand
+    where the shard stood before it, until each one's block is tried alone.
+    """
+    return {**state.lagging, **{block.lane: state.position for block in record.blocks}}
+
+
 def split(batch: Sequence[Arrived], entries_max: int) -> Iterable[Sequence[Arrived]]:
     """Cut a batch where its recipients exceed `entries_max`; a single record is never cut."""
     start = entries = 0

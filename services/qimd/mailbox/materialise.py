@@ -93,15 +93,13 @@ class Materialiser:
     async def _set_aside(self, plan: logic.Plan, position: MailboxSeq, next_offset: int) -> None:
         """Pass a record of which some block is refused: all its lanes lag, then each one tries."""
         [record] = plan.records
-        before = self.state.position
-        lanes = [block.lane for block in record.blocks]
         verdicts = await self._apply(
             (),
             plan.marks,
             plan.buckets,
             position=position,
             next_offset=next_offset,
-            lagging={**self.state.lagging, **dict.fromkeys(lanes, before)},
+            lagging=logic.set_aside(self.state, record),
         )
         if verdicts is None:
             raise Halted(Fault("store_refused", f"the store rejects seq {position} without blocks"))
@@ -141,7 +139,7 @@ class Materialiser:
             (),
             position=self.state.position,
             next_offset=self.state.next_offset,
-            lagging=self._lagging_with(lane, through),
+            lagging=logic.lagging_at(self.state, lane, through),
         )
         if verdicts is not None:
             await self._told(records, verdicts)
@@ -152,12 +150,6 @@ class Materialiser:
                     return False
             return await self.apply_lane(lane, (), through)
         return False
-
-    def _lagging_with(self, lane: int, through: MailboxSeq) -> dict[int, MailboxSeq]:
-        lagging = {other: seq for other, seq in self.state.lagging.items() if other != lane}
-        if through < self.state.position:
-            lagging[lane] = through
-        return lagging
 
     # --- the step ---
 

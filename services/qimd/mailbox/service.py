@@ -117,9 +117,8 @@ class MailboxService:
         # The floor is read behind the entries: it rises before anything below it is dropped, so a
         # page that was read while entries went can't pass for whole.
         floor = shard.floor
-        if after < floor:
-            fresh = self._token(device, state, lane)
-            return Rebased(MailboxSeq(after + 1), floor, fresh, floor)
+        if gone := cursor.lost(after, floor):
+            return Rebased(*gone, self._token(device, state, lane), floor)
         return page
 
     async def ack(self, device: DeviceKey, last_applied: int, handed: MailboxSeq) -> MailboxSeq:
@@ -206,7 +205,7 @@ class MailboxService:
         self._ports.metrics.stage_records_total.labels("page").inc(len(shown))
         return Page(
             events=[DeliveredEvent(entry.seq, body) for entry, body in shown if body],
-            covered_through=through if whole else shown[-1][0].seq,
+            covered_through=cursor.covered([entry.seq for entry, _ in shown], through, whole=whole),
             more=not whole,
             cursor_token=token,
         )
