@@ -3,40 +3,36 @@
     python -m qimd.app.demo [--chat FILE] [--data DIR] [--members 200] [--messages 1500] [--kills 2]
 
 It starts `qimd dev` as a process of its own, lets every speaker send over a gRPC stream of their
-own, kills the server with SIGKILL in the middle of sends and starts it again on the same data. Then
-it pulls every member's mailbox and session list and compares them with what was acknowledged: as
-sets of (user, conversation, event_id), in order, byte for byte. The last line is the verdict; the
-exit status is 0 only for `exact`.
+own, kills the server with SIGKILL in the middle of sends and starts it again on the same data. Some
+members watch live through all of it. Then it pulls every member's mailbox and session list, and
+compares them with what was acknowledged: as sets of (user, conversation, event_id), in order, byte
+for byte. The last line is the verdict; the exit status is 0 only for `exact`.
 """
 
 import argparse
 import asyncio
 import json
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from prometheus_client.parser import text_string_to_metric_families
 
 from qimd.app.credentials import load_or_create
+from qimd.app.demo_server import Server
 from qimd.app.demo_verdict import Expected, Found, Verdict, compare, table
 from qimd.client import AdminClient, Client, ClientConfig, Event, Sent, Session
 from qimd.client.chat import Line, generated_chat, read_chat, speakers
 from qimd.client.replay import Speakers, Statistics, replay_turns
 from qimd.core.errors import QimError
 from qimd.core.ids import ConversationId, TenantId, event_id
-from qimd.telemetry.metrics import ZEROS
 
 KEY_ID: Final = "demo-1"
 SEED: Final = 20_260_901
@@ -44,80 +40,12 @@ MEMBERS_MAX: Final = 1_000
 """One membership event adds them all, so that all have the same mailbox."""
 STREAMS_MAX: Final = 16
 """Speakers' streams open at once. Each is pushed every event, too: that is most of a run's work."""
+WATCHERS: Final = 3
+"""Members who receive live through all of it, kills included; their view is counted, too."""
 VERIFY_STREAMS: Final = 16
 EXAMPLES_SHOWN: Final = 5
-START_TIMEOUT_S: Final = 30.0
 SETTLE_TIMEOUT_S: Final = 30.0
 CONFIG: Final = ClientConfig(request_timeout_s=60.0, backoff_first_s=0.05, backoff_most_s=0.5)
-
-
-# --- the server -------------------------------------------------------------------------------
-
-
-class Server:
-    """`qimd dev` as a process of its own: one data folder, and the ports of its first start."""
-
-    def __init__(self, data: Path) -> None:
-        self.data = data
-        self.address = ""
-        self.metrics = ""
-        self.ready_s: list[float] = []
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log = data / "demo-server.log"
-
-    async def start(self) -> None:
-        """Start it and wait until it is ready. Raises RuntimeError with the end of its log."""
-        ready = self.data / "demo-ready.json"
-        ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "qimd.app.main", "dev", "--data", str(self.data)]
-        command += ["--grpc-port", self.address.rpartition(":")[2] or "0"]
-        command += ["--metrics-port", self.metrics.rpartition(":")[2] or "0"]
-        command += ["--ready-file", str(ready), "--log-level", "warning"]
-        began_s = time.monotonic()
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603, ASYNC220
-        while not ready.exists():
-            if self._process.poll() is not None or time.monotonic() - began_s > START_TIMEOUT_S:
-                raise RuntimeError(f"qimd dev did not start:\n{self._log.read_text()[-2000:]}")
-            await asyncio.sleep(0.01)
-        told = json.loads(ready.read_text())
-        self.address, self.metrics = told["grpc"], told["metrics"]
-        self.ready_s.append(time.monotonic() - began_s)
-
-    def kill(self) -> None:
-        """SIGKILL: nothing of it runs any more, nothing is flushed."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    def stop(self) -> None:
-        """SIGTERM, and SIGKILL if it takes too long."""
-        if self._process is None or self._process.poll() is not None:
-            return
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(timeout=15)
-        except subprocess.TimeoutExpired:
-            self.kill()
-
-    async def zeros(self) -> dict[str, float]:
-        """The five counters that must stay zero, as this process has them now."""
-        text = await asyncio.to_thread(_get, f"http://{self.metrics}/metrics")
-        found = {
-            sample.name: sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name in ZEROS
-        }
-        if set(found) != set(ZEROS):
-            raise RuntimeError(f"counters are missing from /metrics: {set(ZEROS) - set(found)}")
-        return found
-
-
-def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own server
-        text: str = answer.read().decode()
-        return text
 
 
 # --- the run ----------------------------------------------------------------------------------
@@ -146,10 +74,13 @@ class Demo:
             for seq in range(1, before + 1)
         ]
         statistics = Statistics()
-        expected += await self._send(kills, statistics, before, advance)
-        await self._settle()
+        async with self._watching(before + len(self._lines)) as watched:
+            expected += await self._send(kills, statistics, before, advance)
+            await self._settle()
         entries = verdict.events_acknowledged * len(self._members)
         verdict.entries_per_second = entries / (time.monotonic() - statistics.began_s)
+        for found in watched:
+            compare(expected, found, verdict)
         await self._verify(expected, advance)
         verdict.add_zeros(await self._server.zeros())
         verdict.answered_as_duplicates = statistics.duplicates
@@ -229,6 +160,36 @@ class Demo:
         wanted = event_id(self._tenant, self._conversation, seq)
         self._verdict.sends_out_of_order += (sent.seq, sent.event_id) != (seq, wanted)
 
+    @asynccontextmanager
+    async def _watching(self, last_seq: int) -> AsyncIterator[list[list[Found]]]:
+        """What some members are shown live; at the end their last event is waited for, a while."""
+        users = self._members[:WATCHERS]
+        seen: list[list[Found]] = [[] for _ in users]
+        tasks = [
+            asyncio.create_task(self._watch(user, last_seq, found))
+            for user, found in zip(users, seen, strict=True)
+        ]
+        try:
+            yield seen
+            await asyncio.wait(tasks, timeout=SETTLE_TIMEOUT_S)
+        finally:
+            for task in tasks:
+                task.cancel()
+            ends = await asyncio.gather(*tasks, return_exceptions=True)
+        for user, end in zip(users, ends, strict=True):
+            if isinstance(end, BaseException):
+                self._verdict.examples.append(f"{user} stopped watching: {end!r}")
+        self._verdict.watchers = len(users)
+
+    async def _watch(self, user: str, last_seq: int, seen: list[Found]) -> None:
+        async with self._client(user, "watcher") as client:
+            async for item in client.events():
+                if isinstance(item, Event):
+                    seen.append(_found(item))
+                    if item.seq == last_seq:
+                        break
+            self._verdict.client_reports += len(client.reports)
+
     async def _settle(self) -> None:
         """Wait until everything acknowledged is dispatched and materialised, or time is up.
 
@@ -256,7 +217,7 @@ class Demo:
             nonlocal done
             async with room, self._client(user, "verifier") as client:
                 found = [
-                    Found(item.event_id, item.seq, item.sender, item.body, item.mailbox_seq)
+                    _found(item)
                     async for item in client.events(until_caught_up=True)
                     if isinstance(item, Event) and item.conversation == self._conversation
                 ]
@@ -300,6 +261,10 @@ class Demo:
     async def _session(self, client: Client) -> Session | None:
         rows = [s async for s in client.sessions() if s.conversation == self._conversation]
         return rows[0] if len(rows) == 1 else None
+
+
+def _found(event: Event) -> Found:
+    return Found(event.event_id, event.seq, event.sender, event.body, event.mailbox_seq)
 
 
 # --- the command ------------------------------------------------------------------------------

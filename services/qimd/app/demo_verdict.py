@@ -11,6 +11,7 @@ class Verdict:
     """What came out, counted. Everything in `WRONG` must be 0."""
 
     members: int = 0
+    watchers: int = 0
     events_acknowledged: int = 0
     answered_as_duplicates: int = 0
     kills: int = 0
@@ -100,6 +101,7 @@ def table(verdict: Verdict) -> str:
     """The verdict's numbers, one a line."""
     rows = {
         "members": f"{verdict.members}",
+        "  watching live": f"{verdict.watchers}",
         "events acknowledged": f"{verdict.events_acknowledged}",
         "  answered as duplicates": f"{verdict.answered_as_duplicates}",
         "SIGKILLs in the middle of sends": f"{verdict.kills}",
