@@ -4,14 +4,12 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.e2e.support.dev import DevServer
+from tests.e2e.support.proxy import Proxy, proxy_to
+from tests.e2e.support.stream import Stream
 from tests.e2e.support.tenancy import Operator, Tenancy, zeros
 
+from qimd.core.parameters import CLIENT_PING_INTERVAL_MIN_MS
 from qimd.telemetry.metrics import ZEROS
-
-
-@pytest.fixture(scope="session")
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -25,6 +23,20 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
     with DevServer(tmp_path_factory.mktemp("shared") / "data") as server:
         yield server
         assert zeros(server) == dict.fromkeys(ZEROS, 0.0)
+
+
+@pytest.fixture(scope="session")
+async def idle_stream(shared: DevServer) -> AsyncIterator[tuple[Stream, Proxy]]:
+    """A stream that only pings, as often as it may. Tests that come before the one that looks at it
+    let it grow old meanwhile.
+    """
+    options = (
+        ("grpc.keepalive_time_ms", CLIENT_PING_INTERVAL_MIN_MS),
+        ("grpc.http2.max_pings_without_data", 0),
+    )
+    async with proxy_to(shared.grpc) as network, Stream(network.address, options) as stream:
+        await stream.auth(Tenancy(shared).token("idle"))
+        yield stream, network
 
 
 @pytest.fixture

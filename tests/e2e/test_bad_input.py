@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.e2e.support.stream import Stream, message, named, refusal
+from tests.e2e.support.stream import Stream, message, named, reason_of, refusal
 from tests.e2e.support.tenancy import Operator, Tenancy, fresh, refused
 from tests.unit.contract.samples import bad_client_frames, groups
 
@@ -26,8 +26,9 @@ from qim.tenant.v1 import tenant_service_pb2 as tenant_pb
 from qim.tenant.v1.tenant_service_pb2_grpc import TenantServiceStub
 from qim.writer.v1 import writer_service_pb2 as writer_pb
 from qimd.contract.grpc_status import from_rpc_error
-from qimd.contract.rpc_details import parse_details
 from qimd.core.ids import ConversationId, TenantId, event_id
+
+pytestmark = pytest.mark.usefixtures("idle_stream")
 
 CONTRACT = "CONTRACT_VIOLATION"
 PREVIEW_BYTES = 256
@@ -461,18 +462,6 @@ async def raw(
     return error.value
 
 
-def reason(error: grpc.aio.AioRpcError) -> str:
-    """The reason of the ErrorInfo that a status must carry."""
-    for key, value in error.trailing_metadata() or ():
-        if key == "grpc-status-details-bin":
-            assert isinstance(value, bytes)
-            details = parse_details(value)
-            assert details is not None
-            assert details.domain == "qim"
-            return details.reason
-    raise AssertionError(f"a bare status: {error}")
-
-
 def test_every_administration_call_is_among_those_tried() -> None:
     modules = (conversation_pb, control_pb, mailbox_pb, session_pb, tenant_pb, writer_pb)
     declared = {
@@ -493,13 +482,13 @@ async def test_without_the_admin_token_a_call_learns_nothing(tenancy: Tenancy, n
             for data in (CALLS[name].SerializeToString(), b"\xff\xff"):
                 error = await raw(channel, name, data, metadata)
                 assert error.code() is grpc.StatusCode.UNAUTHENTICATED
-                assert reason(error) == "UNAUTHENTICATED"
+                assert reason_of(error) == "UNAUTHENTICATED"
         user = (("authorization", f"Bearer {tenancy.token('ann')}"),)
-        assert reason(await raw(channel, name, b"", user)) == "UNAUTHENTICATED"
+        assert reason_of(await raw(channel, name, b"", user)) == "UNAUTHENTICATED"
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_call_that_breaks_the_contract_is_an_invalid_argument_with_its_reason(
+async def test_a_call_that_breaks_the_contract_is_an_invalid_argument_with_its_reason_of(
     tenancy: Tenancy, name: str
 ) -> None:
     good = CALLS[name].SerializeToString()
@@ -515,7 +504,7 @@ async def test_a_call_that_breaks_the_contract_is_an_invalid_argument_with_its_r
         for kind, data in spoiled.items():
             error = await raw(channel, name, data, tenancy.server.admin)
             assert error.code() is grpc.StatusCode.INVALID_ARGUMENT, kind
-            assert reason(error) == CONTRACT, kind
+            assert reason_of(error) == CONTRACT, kind
             assert from_rpc_error(error).code.name == CONTRACT
 
 

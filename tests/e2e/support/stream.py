@@ -24,6 +24,7 @@ from qim.gateway.v1.gateway_pb2 import (
     SendResult,
     ServerFrame,
 )
+from qimd.contract.rpc_details import parse_details
 
 PATIENCE_S = 30.0
 """How long a frame may take on a machine that is busy with other things. No test waits for it."""
@@ -37,12 +38,12 @@ _OPTIONS = (
 
 
 class Ended(Exception):
-    """The server ended the stream; `code` is its gRPC status, `detail` what it says."""
+    """The server ended the stream; `code` is its gRPC status, `reason` its ErrorInfo's."""
 
-    def __init__(self, code: grpc.StatusCode, detail: str) -> None:
+    def __init__(self, code: grpc.StatusCode, detail: str, reason: str = "") -> None:
         super().__init__(f"{code.name}: {detail}")
         self.code = code
-        self.detail = detail
+        self.reason = reason
 
 
 class Stream:
@@ -104,6 +105,23 @@ class Stream:
         """Send a request and wait for its answer."""
         return await self.answer(await self.send(**arm))
 
+    def unasked(self) -> list[ServerFrame]:
+        """What has come and was not taken."""
+        return list(self._waiting)
+
+    async def next_of(self, kind: str) -> ServerFrame:
+        """The next frame of a kind; those before it are dropped."""
+        while (frame := await self.next()).WhichOneof("frame") != kind:
+            pass
+        return frame
+
+    async def pushed(self, seq: int) -> None:
+        """Wait for a push that holds the conversation's event `seq`."""
+        while True:
+            frame = await self.next_of("push_events")
+            if any(each.event.conversation_seq >= seq for each in frame.push_events.events):
+                return
+
     async def ended(self) -> Ended:
         """Read until the server ends the stream; how it did."""
         try:
@@ -117,7 +135,7 @@ class Stream:
             try:
                 data = await self._call.read()
             except grpc.aio.AioRpcError as error:
-                raise Ended(error.code(), error.details() or "") from None
+                raise Ended(error.code(), error.details() or "", reason_of(error)) from None
             if data is grpc.aio.EOF:
                 raise Ended(await self._call.code(), await self._call.details() or "")
         return ServerFrame.FromString(data)
@@ -215,6 +233,15 @@ class Stream:
     async def ping(self) -> bool:
         """Whether the stream lives: a PING has its PONG."""
         return (await self.ask(ping=gateway_pb2.Ping())).WhichOneof("frame") == "pong"
+
+
+def reason_of(error: grpc.aio.AioRpcError) -> str:
+    """The reason of a status's ErrorInfo; empty for a bare one, which gRPC itself made."""
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin" and isinstance(value, bytes):
+            details = parse_details(value)
+            return "" if details is None or details.domain != "qim" else details.reason
+    return ""
 
 
 def message(client_msg_id: str, body: bytes = b"hi") -> OutgoingEvent:
