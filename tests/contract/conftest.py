@@ -7,7 +7,7 @@ import pytest
 from tests.contract.engines import Engine, opened
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "torn", "sqlite"])
 async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Engine]:
     async with opened(request.param, tmp_path) as made:
         yield made

@@ -35,6 +35,8 @@ async def opened(name: str, folder: Path) -> AsyncIterator[Engine]:
         match name:
             case "memory":
                 yield memory_engine(runtime)
+            case "torn":
+                yield memory_engine(runtime, torn_mailbox=True)
             case "sqlite":
                 async with sqlite_engine(runtime, folder) as engine:
                     yield engine
@@ -42,12 +44,13 @@ async def opened(name: str, folder: Path) -> AsyncIterator[Engine]:
                 raise ValueError(f"there is no engine {name!r}")
 
 
-def memory_engine(runtime: ManualRuntime) -> Engine:
+def memory_engine(runtime: ManualRuntime, *, torn_mailbox: bool = False) -> Engine:
     cluster = MemoryCluster(
         runtime,
         partitions=PARTITIONS,
         retention_ms=RETENTION_MS,
         max_record_bytes=RECORD_BYTES_MAX,
+        torn_mailbox=torn_mailbox,
     )
 
     async def enforce_retention(now_ms: int) -> None:

@@ -16,6 +16,7 @@ from qimd.adapters.memory.mailbox import MailboxDisk, MemoryMailboxStore
 from qimd.adapters.memory.network import FaultPlan, Graveyard, Network, Wire
 from qimd.adapters.memory.projection import MemoryProjectionStore, ProjectionDisk
 from qimd.adapters.memory.quarantine import MemoryQuarantineStore, QuarantineDisk
+from qimd.adapters.memory.torn import TornMailboxStore
 from qimd.core.parameters import GROUP_DISPATCH_BYTES_MAX
 from qimd.ports.data import Backends
 from qimd.ports.runtime import Runtime
@@ -46,7 +47,8 @@ class MemoryBackends(Backends):
 class MemoryCluster:
     """The engines. `runtime` is theirs: lease ends, append times, and when late calls land.
 
-    `faults` is the network of every process that is opened without one of its own.
+    `faults` is the network of every process that is opened without one of its own. `torn_mailbox`
+    gives the mailbox an engine whose step is several effects.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class MemoryCluster:
         partitions: int = 2,
         retention_ms: int | None = RETENTION_MS,
         max_record_bytes: int | None = MAX_RECORD_BYTES,
+        torn_mailbox: bool = False,
     ) -> None:
         self.faults = FaultPlan(runtime)
         self.leases = LeaseDisk(runtime)
@@ -64,20 +67,36 @@ class MemoryCluster:
         self._graveyard = Graveyard()
         self._tenants = TenantDisk()
         self._epochs = EpochDisk()
-        self._conversations = ConversationDisk()
-        self._mailbox = MailboxDisk()
+        self.conversations = ConversationDisk()
+        self.mailbox = MailboxDisk()
+        self._torn_mailbox = torn_mailbox
+        self._synced = (self.mailbox.copied(), self.projection.copied())
         self._quarantine = QuarantineDisk()
+
+    def sync(self) -> None:
+        """Mailbox and projection reach their disks: `lose_tail` can take nothing of this back.
+
+        These two alone may write behind their acknowledgements (design section 13): what they lose
+        is read again from the log. The store and the log never do.
+        """
+        self._synced = (self.mailbox.copied(), self.projection.copied())
+
+    def lose_tail(self) -> None:
+        """As a power failure does: what mailbox and projection did since the last sync is gone."""
+        self.mailbox.take_back(self._synced[0])
+        self.projection.take_back(self._synced[1])
 
     def open(self, runtime: Runtime, network: Network | None = None) -> MemoryBackends:
         """A process's handles; `runtime` is the process's, for its own waiting."""
         wire = Wire(self.faults if network is None else network, self._graveyard)
+        mailbox = TornMailboxStore if self._torn_mailbox else MemoryMailboxStore
         return MemoryBackends(
             tenants=MemoryTenantStore(self._tenants, wire),
             epochs=MemoryEpochStore(self._epochs, wire),
-            conversations=MemoryConversationStore(self._conversations, self._epochs, wire),
+            conversations=MemoryConversationStore(self.conversations, self._epochs, wire),
             log=MemoryLog(self.topic, wire, runtime),
             lease=MemoryLease(self.leases, wire),
-            mailbox=MemoryMailboxStore(self._mailbox, wire),
+            mailbox=mailbox(self.mailbox, wire),
             projection=MemoryProjectionStore(self.projection, wire),
             quarantine=MemoryQuarantineStore(self._quarantine, wire),
             wire=wire,

@@ -5,7 +5,7 @@ A shard's step is one atomic effect: entries, progress, marks, buckets and water
 
 from bisect import bisect_right, insort
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Final
 
@@ -38,7 +38,7 @@ def _seq_of(item: Entry | MaterialisedRecord) -> MailboxSeq:
 
 
 @dataclass(slots=True)
-class _Progress:
+class DispatchProgress:
     """Which lanes of a dispatch are done, and what its content was."""
 
     digest: bytes
@@ -66,7 +66,7 @@ class _Shard:
     lane_last: list[MailboxSeq] = field(default_factory=lambda: [SEQ_NONE] * LANES)
     buckets: list[DayBucket] = field(default_factory=list)
     marks: dict[ConversationKey, list[EpochMark]] = field(default_factory=dict)
-    progress: dict[DispatchId, _Progress] = field(default_factory=dict)
+    progress: dict[DispatchId, DispatchProgress] = field(default_factory=dict)
     records: dict[MailboxSeq, _Record] = field(default_factory=dict)
     last_request_id: bytes | None = None
     last_verdicts: tuple[RecordVerdict, ...] = ()
@@ -79,6 +79,37 @@ class _Shard:
         """Whether a watermark would go back."""
         return step.position < self.position or any(
             step.lagging.get(lane, step.position) < self.watermark(lane) for lane in range(LANES)
+        )
+
+    def raise_lane_last(self, record: RecordStep, lanes: int) -> None:
+        """The record has entries of these lanes (a mask)."""
+        for block in record.blocks:
+            if lanes >> block.lane & 1:
+                self.lane_last[block.lane] = max(self.lane_last[block.lane], record.seq)
+
+    def move(self, step: ApplyStep, verdicts: tuple[RecordVerdict, ...]) -> None:
+        """Stand where the step leaves the shard."""
+        for key, mark in step.marks:
+            self.mark(key, mark)
+        known_days = [bucket.day for bucket in self.buckets]
+        self.buckets.extend(one for one in step.buckets if one.day not in known_days)
+        self.next_offset = step.next_offset
+        self.position = step.position
+        self.lagging = dict(step.lagging)
+        self.last_request_id = step.request_id
+        self.last_verdicts = verdicts
+
+    def copied(self) -> "_Shard":
+        """As it is now, whatever comes."""
+        return replace(
+            self,
+            boundaries=list(self.boundaries),
+            lagging=dict(self.lagging),
+            lane_last=list(self.lane_last),
+            buckets=list(self.buckets),
+            marks={key: list(marks) for key, marks in self.marks.items()},
+            progress={name: replace(one) for name, one in self.progress.items()},
+            records={seq: replace(row, users=list(row.users)) for seq, row in self.records.items()},
         )
 
     def state(self, shard: int) -> ShardState:
@@ -120,6 +151,19 @@ class MailboxDisk:
         self.entries: dict[UserKey, list[Entry]] = {}
         self.devices: dict[DeviceKey, DeviceState] = {}
 
+    def copied(self) -> "MailboxDisk":
+        """As it is now, whatever comes."""
+        other = MailboxDisk()
+        other.shards = {number: shard.copied() for number, shard in self.shards.items()}
+        other.entries = {user: list(entries) for user, entries in self.entries.items()}
+        other.devices = dict(self.devices)
+        return other
+
+    def take_back(self, synced: "MailboxDisk") -> None:
+        """Be as it was at the last sync."""
+        before = synced.copied()
+        self.shards, self.entries, self.devices = before.shards, before.entries, before.devices
+
     def open_shard(self, shard: int, term: int, first: EpochBoundary) -> Outcome[ShardState]:
         """See `ports.mailbox.MailboxStore`."""
         start = before_offset(first.shard_epoch, first.first_offset)
@@ -151,6 +195,16 @@ class MailboxDisk:
 
     def apply(self, step: ApplyStep) -> Outcome[Sequence[RecordVerdict]]:
         """See `ports.mailbox.ApplyStep`."""
+        answered = self.judge(step)
+        if answered is not None:
+            return answered
+        stored = self.shards[step.shard]
+        verdicts = tuple(self._materialise(stored, step, record) for record in step.records)
+        stored.move(step, verdicts)
+        return Applied(verdicts)
+
+    def judge(self, step: ApplyStep) -> Outcome[Sequence[RecordVerdict]] | None:
+        """What a step is answered that is not to be applied, or was applied before."""
         stored = self.shards.get(step.shard)
         if stored is None:
             return _NO_SHARD
@@ -160,32 +214,27 @@ class MailboxDisk:
             return _STALE_TERM
         if stored.position != step.expected_position or stored.lowers(step):
             return NotApplied(Refusal.HEAD_MOVED, "the shard's position is another")
-        verdicts = tuple(self._materialise(stored, step, record) for record in step.records)
-        for key, mark in step.marks:
-            stored.mark(key, mark)
-        known_days = [bucket.day for bucket in stored.buckets]
-        stored.buckets.extend(one for one in step.buckets if one.day not in known_days)
-        stored.next_offset = step.next_offset
-        stored.position = step.position
-        stored.lagging = dict(step.lagging)
-        stored.last_request_id = step.request_id
-        stored.last_verdicts = verdicts
-        return Applied(verdicts)
+        return None
 
     def _materialise(self, stored: _Shard, step: ApplyStep, record: RecordStep) -> RecordVerdict:
         asked = 0
         for block in record.blocks:
             asked |= 1 << block.lane
-        progress = stored.progress.setdefault(record.dispatch_id, _Progress(record.content_digest))
+        progress = stored.progress.setdefault(
+            record.dispatch_id, DispatchProgress(record.content_digest)
+        )
         if progress.digest != record.content_digest:
             return RecordVerdict(0, 0, digest_differs=True)
         new = asked & ~progress.done
         progress.done |= asked
         if new:
-            self._enter(stored, step, record, new)
+            self.enter(step, record, new)
+            stored.raise_lane_last(record, new)
         return RecordVerdict(new, asked & ~new)
 
-    def _enter(self, stored: _Shard, step: ApplyStep, record: RecordStep, lanes: int) -> None:
+    def enter(self, step: ApplyStep, record: RecordStep, lanes: int) -> None:
+        """Write a record's entries for the users of some lanes (a mask)."""
+        stored = self.shards[step.shard]
         row = stored.records.get(record.seq)
         if row is None:
             row = _Record(_shared(step, record))
@@ -195,9 +244,6 @@ class MailboxDisk:
             owner = UserKey(record.ref.key.tenant, user)
             insort(self.entries.setdefault(owner, []), entry, key=_seq_of)
             row.users.append(owner)
-        for block in record.blocks:
-            if lanes >> block.lane & 1:
-                stored.lane_last[block.lane] = max(stored.lane_last[block.lane], record.seq)
 
     def expire(self, shard: int, term: int, floor: MailboxSeq, limit: int) -> Outcome[int]:
         """See `ports.mailbox.MailboxStore.expire_buckets`."""

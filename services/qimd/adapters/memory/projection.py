@@ -40,6 +40,21 @@ class ProjectionDisk:
         self.partitions: dict[int, _Partition] = {}
         self.read_marks: dict[tuple[UserKey, ConversationKey], int] = {}
 
+    def copied(self) -> "ProjectionDisk":
+        """As it is now, whatever comes."""
+        other = ProjectionDisk()
+        other.partitions = {
+            number: replace(stored, rows={user: dict(rows) for user, rows in stored.rows.items()})
+            for number, stored in self.partitions.items()
+        }
+        other.read_marks = dict(self.read_marks)
+        return other
+
+    def take_back(self, synced: "ProjectionDisk") -> None:
+        """Be as it was at the last sync."""
+        before = synced.copied()
+        self.partitions, self.read_marks = before.partitions, before.read_marks
+
     def drop_rows(self, partition: int) -> None:
         """Drop a partition's rows, for a rebuild. Read marks stay."""
         if (stored := self.partitions.get(partition)) is not None:
