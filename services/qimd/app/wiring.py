@@ -27,7 +27,7 @@ from qimd.control.auditor import Auditor
 from qimd.control.handlers import ControlHandlers
 from qimd.control.tenants import TenantHandlers
 from qimd.control.trace import Tracer
-from qimd.core.parameters import DRAIN_GRACE_S, LeaseParameters
+from qimd.core.parameters import DISPATCH_CHUNK_RECIPIENTS, DRAIN_GRACE_S, LeaseParameters
 from qimd.core.routing import RoutingTable
 from qimd.fanout.service import FanoutService
 from qimd.mailbox.handlers import MailboxHandlers
@@ -69,6 +69,7 @@ class Node:
         lease: LeaseParameters | None = None,
         sole: bool = False,
         drain_grace_s: float = DRAIN_GRACE_S,
+        chunk_recipients: int = DISPATCH_CHUNK_RECIPIENTS,
         chores: Sequence[Chore] = (),
     ) -> None:
         self._table = table
@@ -106,9 +107,16 @@ class Node:
             backends.quarantine,
             runtime,
             metrics,
+            chunk_recipients=chunk_recipients,
         )
         self.writer = WriterService(
-            table, backends.tenants, backends.conversations, self.fanout, runtime, metrics
+            table,
+            backends.tenants,
+            backends.conversations,
+            self.fanout,
+            runtime,
+            metrics,
+            chunk_recipients=chunk_recipients,
         )
         self.connections = ConnectionService(
             auth=TokenAuthenticator(backends.tenants, runtime),
