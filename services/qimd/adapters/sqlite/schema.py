@@ -5,6 +5,7 @@ once a partition of the dispatch topic, since mailboxes and the session projecti
 partition, and two shards' seqs say nothing of each other.
 """
 
+import os
 import sqlite3
 from pathlib import Path
 from typing import Final
@@ -332,14 +333,16 @@ def open_writer(path: Path) -> sqlite3.Connection:
 
     Raises OpenRefused if it is not this engine's file, or a newer format.
     """
-    db = _connect(path, "rwc")
     try:
-        _configure(db, WRITER_CACHE_KIB)
-        _prepare(db)
-    except (sqlite3.Error, OpenRefused) as error:
-        db.close()
-        if isinstance(error, OpenRefused):
+        _make_private(path)
+        db = _connect(path, "rw")
+        try:
+            _configure(db, WRITER_CACHE_KIB)
+            _prepare(db)
+        except (sqlite3.Error, OpenRefused):
+            db.close()
             raise
+    except (sqlite3.Error, OSError) as error:
         raise OpenRefused(f"{path.name} can't be opened as a qim database: {error}") from error
     return db
 
@@ -349,6 +352,13 @@ def open_reader(path: Path) -> sqlite3.Connection:
     db = _connect(path, "ro")
     _configure(db, READER_CACHE_KIB)
     return db
+
+
+def _make_private(path: Path) -> None:
+    """Create a file that is not there for its owner alone: it will hold message bodies, and the
+    engine gives its own files beside it the same permissions.
+    """
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
