@@ -11,7 +11,8 @@ from typing import Final
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from qimd.app.credentials import FILE_NAME, Credentials, write_private
+from qimd.app.credentials import FILE_NAME, Credentials
+from qimd.app.folder import write_private
 from qimd.app.settings import DATA_DEFAULT
 
 DEV_USER: Final = "alice"
@@ -75,11 +76,14 @@ def _qimctl(folder: Path) -> str:
 
 
 def write_ready_file(path: Path, credentials: Credentials) -> None:
-    """Tell a program that started us where we listen: it waits for this file."""
+    """Tell a program that started us where we listen: it waits for this file.
+
+    Raises SettingRefused.
+    """
     told = {
         "grpc": credentials.address,
         "metrics": credentials.metrics_address,
         "pid": os.getpid(),
         "at_ms": time.time_ns() // 1_000_000,
     }
-    write_private(path, json.dumps(told) + "\n")
+    write_private(path, json.dumps(told) + "\n", "--ready-file")

@@ -13,7 +13,6 @@ it is ever logged.
 import base64
 import binascii
 import json
-import os
 import secrets
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from qimd.app.folder import read_kept, write_private
 from qimd.core.errors import ErrorCode, QimError
 from qimd.core.ids import TenantId
 
@@ -76,11 +76,10 @@ def generate() -> Credentials:
 
 
 def load_or_create(folder: Path) -> Credentials:
-    """The folder's credentials. Raises CredentialsBroken."""
+    """The folder's credentials. Raises CredentialsBroken; SettingRefused if they are missing."""
     path = folder / FILE_NAME
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
+    text = read_kept(path)
+    if text is None:
         made = generate()
         store(folder, made)
         return made
@@ -100,23 +99,6 @@ def store(folder: Path, credentials: Credentials) -> None:
 def with_addresses(credentials: Credentials, address: str, metrics_address: str) -> Credentials:
     """The same, with where the server listens now."""
     return replace(credentials, address=address, metrics_address=metrics_address)
-
-
-def write_private(path: Path, text: str) -> None:
-    """Replace a file atomically and durably; only its owner may read it."""
-    scratch = path.with_name(f"{path.name}.new")
-    scratch.unlink(missing_ok=True)
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _document(credentials: Credentials) -> dict[str, object]:

@@ -2,15 +2,14 @@
 
 A conversation's outbox is indexed by its writer shard, and a user's mailbox lives in one partition
 of the topic: other counts would look for both in the wrong place, in silence. The file
-`DATA/deployment.json`
-is written at the first start and compared at each later one.
+`DATA/deployment.json` is written at the first start and compared at each later one.
 """
 
 import json
 from pathlib import Path
 from typing import Final
 
-from qimd.app.credentials import write_private
+from qimd.app.folder import read_kept, write_private
 from qimd.app.settings import SettingRefused, Settings, flag_of
 
 FILE_NAME: Final = "deployment.json"
@@ -18,21 +17,12 @@ FORMAT: Final = 1
 _FIXED: Final = ("mailbox_shards", "writer_shards")
 
 
-def prepare_folder(folder: Path) -> None:
-    """Make the folder, for its owner alone. Raises SettingRefused."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingRefused("--data", f"{folder} can't be made: {error.strerror}") from None
-
-
 def settle_facts(folder: Path, settings: Settings) -> None:
     """Write the facts at the first start, compare them later. Raises SettingRefused."""
     path = folder / FILE_NAME
     facts = {"format": FORMAT, **{name: getattr(settings, name) for name in _FIXED}}
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
+    text = read_kept(path)
+    if text is None:
         write_private(path, json.dumps(facts) + "\n")
         return
     try:

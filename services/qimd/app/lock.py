@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from qimd.app.settings import SettingRefused
 from qimd.core.errors import ErrorCode, QimError
 
 LOCK_NAME: Final = "lock"
@@ -37,16 +38,23 @@ class FolderLock:
 
     @classmethod
     def take(cls, folder: Path) -> "FolderLock":
-        """Lock the folder. Raises FolderInUse, which names the holder."""
+        """Lock the folder. Raises FolderInUse, which names the holder, and SettingRefused."""
         path = folder / LOCK_NAME
         # Never unlinked: a second process could then lock a file that nobody else sees.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise SettingRefused("--data", f"{path} can't be opened: {error.strerror}") from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = _holder(descriptor)
             os.close(descriptor)
             raise FolderInUse(folder, holder) from None
+        except OSError as error:
+            # A network file system without locks: nothing would keep a second server out.
+            os.close(descriptor)
+            raise SettingRefused("--data", f"{path} can't be locked: {error.strerror}") from None
         lock = cls(descriptor)
         lock.describe("")
         return lock

@@ -45,10 +45,9 @@ class MetricsServer:
                 LOOPBACK, port, self._answer, server_class=_Server, handler_class=_QuietHandler
             )
         except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
+            told = "is in use" if error.errno == errno.EADDRINUSE else f"is refused: {error}"
             raise SettingRefused(
-                "--metrics-port", f"port {port} of {LOOPBACK} is in use; choose another, or 0"
+                "--metrics-port", f"port {port} of {LOOPBACK} {told}; choose another, or 0"
             ) from None
         self.port: int = self._server.server_port
         self._thread = threading.Thread(

@@ -17,7 +17,8 @@ from typing import Final
 
 from qimd.adapters.sqlite import OpenRefused, SqliteBackends, open_sqlite
 from qimd.app.credentials import Credentials, load_or_create, store, with_addresses
-from qimd.app.deployment import prepare_folder, settle_facts
+from qimd.app.deployment import settle_facts
+from qimd.app.folder import DATABASE_NAME, prepare_folder
 from qimd.app.grpc_server import GrpcServer
 from qimd.app.housekeeping import enforce_retention
 from qimd.app.lock import FolderLock
@@ -35,7 +36,6 @@ from qimd.telemetry.metrics import Metrics
 
 _log = logger("server")
 
-DATABASE_NAME: Final = "qim.sqlite3"
 CLOSE_GRACE_S: Final = 0.5
 """What gRPC waits for calls that are still there after the drain: administration calls alone."""
 

@@ -17,8 +17,9 @@ from qimd.app.credentials import (
     store,
     with_addresses,
 )
-from qimd.app.deployment import prepare_folder, settle_facts
-from qimd.app.lock import FolderInUse, FolderLock
+from qimd.app.deployment import settle_facts
+from qimd.app.folder import DATABASE_NAME, prepare_folder, write_private
+from qimd.app.lock import LOCK_NAME, FolderInUse, FolderLock
 from qimd.app.settings import SettingRefused, Settings
 
 
@@ -88,13 +89,22 @@ def test_credentials_never_show_their_keys_in_a_repr() -> None:
     assert repr(made.private_key) not in text
 
 
-@pytest.mark.parametrize("break_it", ["", "{", "[]", '{"format": 1}', '{"format": 99}'])
-def test_broken_credentials_are_refused_and_never_replaced(tmp_path: Path, break_it: str) -> None:
+@pytest.mark.parametrize(
+    "break_it", [b"", b"{", b"[]", b'{"format": 1}', b'{"format": 99}', b"\xff\xfe\x00"]
+)
+def test_broken_credentials_are_refused_and_never_replaced(tmp_path: Path, break_it: bytes) -> None:
     path = tmp_path / FILE_NAME
-    path.write_text(break_it)
+    path.write_bytes(break_it)
     with pytest.raises(CredentialsBroken, match=FILE_NAME):
         load_or_create(tmp_path)
-    assert path.read_text() == break_it
+    assert path.read_bytes() == break_it
+
+
+def test_credentials_that_are_missing_beside_data_are_never_made_anew(tmp_path: Path) -> None:
+    (tmp_path / DATABASE_NAME).touch()
+    with pytest.raises(SettingRefused, match=f"{FILE_NAME} is missing"):
+        load_or_create(tmp_path)
+    assert not (tmp_path / FILE_NAME).exists()
 
 
 def test_a_short_key_is_refused_without_being_quoted(tmp_path: Path) -> None:
@@ -115,6 +125,38 @@ def test_the_shard_counts_of_a_folder_are_for_good(tmp_path: Path) -> None:
         settle_facts(tmp_path, Settings(mailbox_shards=2))
     with pytest.raises(SettingRefused, match="--writer-shards"):
         settle_facts(tmp_path, Settings(mailbox_shards=4, writer_shards=8))
+
+
+def test_shard_counts_that_are_missing_beside_data_are_never_taken_from_the_flags(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / DATABASE_NAME).touch()
+    with pytest.raises(SettingRefused, match=r"deployment\.json is missing"):
+        settle_facts(tmp_path, Settings(writer_shards=8))
+    assert not (tmp_path / "deployment.json").exists()
+
+
+def test_shard_counts_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "deployment.json").write_bytes(b"\xff")
+    with pytest.raises(SettingRefused, match="does not parse"):
+        settle_facts(tmp_path, Settings())
+
+
+def test_what_stands_where_a_file_of_the_folder_belongs_is_refused_by_flag(tmp_path: Path) -> None:
+    for name in (FILE_NAME, "deployment.json", LOCK_NAME):
+        (tmp_path / name).mkdir()
+    for refused in (
+        lambda: load_or_create(tmp_path),
+        lambda: settle_facts(tmp_path, Settings()),
+        lambda: FolderLock.take(tmp_path),
+    ):
+        with pytest.raises(SettingRefused, match=r"--data: .*directory"):
+            refused()
+
+
+def test_a_file_that_cannot_be_written_is_refused_by_the_flag_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(SettingRefused, match=r"--ready-file: .*can't be written"):
+        write_private(tmp_path / "absent" / "ready", "", "--ready-file")
 
 
 def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:
