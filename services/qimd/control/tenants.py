@@ -78,7 +78,7 @@ class TenantHandlers:
                 case NotApplied(refusal=Refusal.CONFLICT):
                     raise QimError(ErrorCode.ALREADY_EXISTS, "it exists with another key")
                 case NotApplied(refusal=refusal):
-                    raise unavailable(f"the store refuses it: {refusal.value}")
+                    raise unavailable(f"it was not stored: {refusal.words}")
                 case Unknown():
                     await self._runtime.sleep(RETRY_S)
                 case _:

@@ -31,6 +31,17 @@ class Refusal(Enum):
     UNREACHABLE = "unreachable"
     """The call never left: certainly not applied. Try again later."""
 
+    @property
+    def words(self) -> str:
+        """What stands in the way, as a caller is told: whoever meets a full disk must read so."""
+        match self:
+            case Refusal.NO_SPACE:
+                return "the store's disk is full"
+            case Refusal.UNREACHABLE:
+                return "the store can't be reached"
+            case _:
+                return f"the store refuses it ({self.value})"
+
 
 @dataclass(frozen=True, slots=True)
 class Applied(Generic[T]):

@@ -94,7 +94,7 @@ async def settle_device(runtime: Runtime, issue: Callable[[], Awaitable[Outcome[
             case Applied(value=value):
                 return value
             case NotApplied(refusal=refusal) if refusal is not Refusal.UNREACHABLE:
-                raise unavailable(f"the device's position can't be stored: {refusal.value}")
+                raise unavailable(f"the device's position can't be stored: {refusal.words}")
             case NotApplied() | Unknown():
                 await runtime.sleep(retry_wait_s(attempt, runtime.random()) / 4)
             case _:

@@ -276,7 +276,7 @@ class SessionService:
                 case NotApplied(refusal=Refusal.HEAD_MOVED | Refusal.NOT_FOUND):
                     return None
                 case NotApplied(refusal=refusal):
-                    raise unavailable(f"the read mark can't be stored now: {refusal.value}")
+                    raise unavailable(f"the read mark can't be stored now: {refusal.words}")
                 case Unknown():
                     # The same step again: it sets what it may have set already.
                     await self._runtime.sleep(PROJECTION_RETRY_MIN_S * 2 ** min(attempt, 5))

@@ -49,10 +49,8 @@ def refused(refusal: Refusal) -> QimError:
     match refusal:
         case Refusal.STALE_EPOCH:
             return QimError(ErrorCode.STALE_EPOCH, "another owner took the shard over")
-        case Refusal.NO_SPACE:
-            return unavailable("the store has no room; nothing was written")
-        case Refusal.UNREACHABLE:
-            return unavailable("the store can't be reached; nothing was written")
+        case Refusal.NO_SPACE | Refusal.UNREACHABLE:
+            return unavailable(f"{refusal.words}; nothing was written")
         case Refusal.NOT_FOUND:
             return QimError(ErrorCode.NOT_FOUND, "there is no such conversation")
         case Refusal.REJECTED:
