@@ -400,7 +400,7 @@ async def test_a_client_that_does_not_read_holds_nothing_and_nobody(
 
 async def test_an_idle_stream_lives_past_its_pings(idle_stream: tuple[Stream, Proxy]) -> None:
     """GW-02: a client that pings at the documented interval, on a stream with no events, stays up
-    past 3 pings: a server with gRPC's own minimum would say GOAWAY at the fourth."""
+    past 3 pings: with gRPC's own minimum a server says GOAWAY at the fifth."""
     stream, network = idle_stream
     await network.pings(5)
     assert network.received.seen[GOAWAY] == 0

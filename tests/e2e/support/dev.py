@@ -124,7 +124,10 @@ class DevServer:
 
     @property
     def credentials(self) -> dict[str, str]:
-        document: dict[str, str] = json.loads((self.data / FILE_NAME).read_text())
+        return self.credentials_in(self.data)
+
+    def credentials_in(self, folder: Path) -> dict[str, str]:
+        document: dict[str, str] = json.loads((folder / FILE_NAME).read_text())
         return document
 
     @property

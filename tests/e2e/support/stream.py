@@ -25,6 +25,7 @@ from qim.gateway.v1.gateway_pb2 import (
     ServerFrame,
 )
 from qimd.contract.rpc_details import parse_details
+from qimd.core.parameters import CAPABILITIES
 
 PATIENCE_S = 30.0
 """How long a frame may take on a machine that is busy with other things. No test waits for it."""
@@ -144,7 +145,11 @@ class Stream:
 
     async def auth(self, token: str, version: int = 1) -> ServerFrame:
         """AUTH; its answer."""
-        frame = await self.ask(auth=gateway_pb2.Auth(protocol_version=version, access_token=token))
+        frame = await self.ask(
+            auth=gateway_pb2.Auth(
+                protocol_version=version, capabilities=CAPABILITIES, access_token=token
+            )
+        )
         if frame.WhichOneof("frame") == "auth_ok":
             self.auth_ok = frame.auth_ok
         return frame
