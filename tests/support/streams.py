@@ -10,6 +10,7 @@ from qim.gateway.v1.gateway_pb2 import ClientFrame, ServerFrame
 from qimd.contract.codec import decode
 from qimd.contract.frames import EncodedFrame
 from qimd.core.errors import QimError
+from qimd.core.parameters import CAPABILITIES
 
 
 class MemoryStream:
@@ -66,7 +67,11 @@ class StreamClient:
 
     def auth(self, token: str = "token", version: int = 1) -> int:
         """Send AUTH."""
-        return self.request(auth=gateway_pb2.Auth(protocol_version=version, access_token=token))
+        return self.request(
+            auth=gateway_pb2.Auth(
+                protocol_version=version, capabilities=CAPABILITIES, access_token=token
+            )
+        )
 
     def received(self) -> list[ServerFrame]:
         """What has come since the last look, without waiting."""

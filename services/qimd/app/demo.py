@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -45,7 +45,9 @@ WATCHERS: Final = 3
 VERIFY_STREAMS: Final = 16
 EXAMPLES_SHOWN: Final = 5
 SETTLE_TIMEOUT_S: Final = 30.0
-CONFIG: Final = ClientConfig(request_timeout_s=60.0, backoff_first_s=0.05, backoff_most_s=0.5)
+WATCHING: Final = ClientConfig(request_timeout_s=60.0, backoff_first_s=0.05, backoff_most_s=0.5)
+QUIET: Final = replace(WATCHING, push_events=False)
+"""Of speakers, who only send, and of verifiers, who only pull."""
 
 
 # --- the run ----------------------------------------------------------------------------------
@@ -99,7 +101,7 @@ class Demo:
             made = admin.create_conversation(self._tenant, self._conversation, self._members)
             return made.head_version
 
-    def _client(self, user: str, device: str) -> Client:
+    def _client(self, user: str, device: str, config: ClientConfig = QUIET) -> Client:
         async def provider() -> str:
             now_s = int(time.time())
             claims = {
@@ -112,7 +114,7 @@ class Demo:
             }
             return jwt.encode(claims, self._key, algorithm="EdDSA", headers={"kid": KEY_ID})
 
-        return Client(self._server.address, token_provider=provider, config=CONFIG)
+        return Client(self._server.address, token_provider=provider, config=config)
 
     async def _send(
         self,
@@ -182,7 +184,7 @@ class Demo:
         self._verdict.watchers = len(users)
 
     async def _watch(self, user: str, last_seq: int, seen: list[Found]) -> None:
-        async with self._client(user, "watcher") as client:
+        async with self._client(user, "watcher", WATCHING) as client:
             async for item in client.events():
                 if isinstance(item, Event):
                     seen.append(_found(item))

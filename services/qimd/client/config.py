@@ -46,6 +46,8 @@ class ClientConfig:
     page_events: int = 500
     queue_events_max: int = 2_000
     """Events that wait for the application; pushes beyond it are left to the pages."""
+    push_events: bool = True
+    """Ask for pushes. A client that only sends goes without, and costs the server less."""
     auto_ack: bool = True
     """Acknowledge an event once the application asked for the next one. False: only
     `Client.ack()` does."""

@@ -18,7 +18,7 @@ from qimd.contract.grpc_aio import StrictChannel
 from qimd.contract.grpc_status import from_rpc_error
 from qimd.contract.violation import ContractViolation
 from qimd.core.errors import ErrorCode, QimError
-from qimd.core.parameters import CAPABILITIES, PROTOCOL_VERSION
+from qimd.core.parameters import CAPABILITIES, PROTOCOL_VERSION, PUSH_EVENTS
 
 ClientFrame = gateway_pb2.ClientFrame
 ServerFrame = gateway_pb2.ServerFrame
@@ -236,7 +236,7 @@ async def open_stream(
     stream = Stream(channel, call, config, on_push)
     auth = gateway_pb2.Auth(
         protocol_version=PROTOCOL_VERSION,
-        capabilities=CAPABILITIES,
+        capabilities=[c for c in CAPABILITIES if config.push_events or c != PUSH_EVENTS],
         access_token=token,
         route_token=route_token,
     )

@@ -76,6 +76,8 @@ class Link:
         self.pulled = 0
         """Events pulled until nothing was left; -1 from then on."""
         self.authenticated_at_s = 0.0
+        self.wants_pushes = False
+        """The client named `push-events` in AUTH."""
         self.hints: list[bytes] = []
         """Encoded DeliveredEvents for the next PUSH_EVENTS."""
         self.requests: asyncio.Queue[ClientFrame] = asyncio.Queue()

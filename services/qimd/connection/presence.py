@@ -11,10 +11,12 @@ from qimd.connection.link import Link
 from qimd.connection.logic import cut_pushes
 from qimd.contract.frames import EncodedFrame, push_frame
 from qimd.core.ids import DeviceId, TenantId, UserId
+from qimd.core.records import DeviceKey
 from qimd.ports.runtime import Runtime
 from qimd.ports.services import Hint
 from qimd.telemetry.metrics import Metrics
 
+_Links = dict[TenantId, dict[UserId, dict[DeviceId, Link]]]
 _NOBODY: Final[Mapping[DeviceId, Link]] = {}
 
 
@@ -24,7 +26,9 @@ class Presence:
     def __init__(self, runtime: Runtime, metrics: Metrics) -> None:
         self._runtime = runtime
         self._metrics = metrics
-        self._tenants: dict[TenantId, dict[UserId, dict[DeviceId, Link]]] = {}
+        self._tenants: _Links = {}
+        self._listening: _Links = {}
+        """Of those, the streams that want PUSH_EVENTS."""
         self._hinted: list[Link] = []
         self._flush_spawned = False
 
@@ -32,39 +36,32 @@ class Presence:
         """Make the stream its device's; the older one that it replaces, if there is one."""
         if link.identity is None:
             raise ValueError("a stream is registered after its AUTH")
-        device = link.identity.device
-        devices = self._tenants.setdefault(device.tenant, {}).setdefault(device.user, {})
-        older = devices.get(device.device)
-        devices[device.device] = link
+        older = _put(self._tenants, link.identity.device, link)
         if older is None:
             self._metrics.connections.inc()
+        else:
+            _take(self._listening, link.identity.device, older)
+        if link.wants_pushes:
+            _put(self._listening, link.identity.device, link)
         return older
 
     def remove(self, link: Link) -> None:
         """The stream has ended. A newer one of its device stays."""
         if link.identity is None:
             return
-        device = link.identity.device
-        users = self._tenants.get(device.tenant, {})
-        devices = users.get(device.user, {})
-        if devices.get(device.device) is not link:
-            return
-        del devices[device.device]
-        if not devices:
-            del users[device.user]
-        if not users:
-            del self._tenants[device.tenant]
-        self._metrics.connections.dec()
+        _take(self._listening, link.identity.device, link)
+        if _take(self._tenants, link.identity.device, link):
+            self._metrics.connections.dec()
 
     def online(self, tenant: TenantId, users: Collection[UserId]) -> Collection[UserId]:
-        """Those of the users with a live stream here, in the order given."""
-        here = self._tenants.get(tenant)
+        """Those of the users with a live stream here that wants pushes, in the order given."""
+        here = self._listening.get(tenant)
         return [] if here is None else list(filter(here.__contains__, users))
 
     def push(self, hints: Sequence[Hint]) -> None:
         """Queue hints, in order, for the users' streams. Never blocks."""
         for hint in hints:
-            users = self._tenants.get(hint.tenant)
+            users = self._listening.get(hint.tenant)
             if users is None:
                 continue
             for user in hint.users:
@@ -97,3 +94,25 @@ class Presence:
         self._metrics.stage_latency_seconds.labels("push").observe(
             self._runtime.monotonic_s() - started_s
         )
+
+
+def _put(links: _Links, device: DeviceKey, link: Link) -> Link | None:
+    """Make the stream its device's; the one that was."""
+    devices = links.setdefault(device.tenant, {}).setdefault(device.user, {})
+    older = devices.get(device.device)
+    devices[device.device] = link
+    return older
+
+
+def _take(links: _Links, device: DeviceKey, link: Link) -> bool:
+    """Remove the stream, with what it leaves empty; False if it is not its device's."""
+    users = links.get(device.tenant, {})
+    devices = users.get(device.user, {})
+    if devices.get(device.device) is not link:
+        return False
+    del devices[device.device]
+    if not devices:
+        del users[device.user]
+    if not users:
+        del links[device.tenant]
+    return True

@@ -31,6 +31,7 @@ from qimd.core.ids import TenantId, UserId
 from qimd.core.parameters import (
     CAPABILITIES,
     DRAIN_GRACE_S,
+    PUSH_EVENTS,
     REQUEST_TIMEOUT_S,
     UNAUTH_CONNECTION_TIMEOUT_S,
 )
@@ -236,6 +237,7 @@ class ConnectionService:
         # registered before any PULL is served, so what a PULL does not find is hinted.
         identity, opened, version = proved
         link.identity = identity
+        link.wants_pushes = PUSH_EVENTS in auth.capabilities
         link.phase = Phase.READY
         link.handed = opened.last_applied
         link.authenticated_at_s = started_s

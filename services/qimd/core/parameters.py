@@ -174,7 +174,10 @@ SESSION_LISTING_EXPIRY_S: Final = 600.0
 # --- connection -------------------------------------------------------------------------------
 
 PROTOCOL_VERSION: Final = 1
-CAPABILITIES: Final[tuple[str, ...]] = ("push-events", "history", "session-list", "report")
+PUSH_EVENTS: Final = "push-events"
+"""A device that names it in AUTH is sent PUSH_EVENTS; one that only sends saves itself the work."""
+
+CAPABILITIES: Final[tuple[str, ...]] = (PUSH_EVENTS, "history", "session-list", "report")
 
 CONNECTION_QUEUE_BYTES_MAX: Final = 4 * 1024 * 1024
 """What a reader that does not read can make the server hold; at the bound it is a slow consumer."""

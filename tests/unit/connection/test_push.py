@@ -75,6 +75,24 @@ async def test_only_the_users_of_the_tenant_that_are_here_are_online() -> None:
         assert list(place.service.online(other, users)) == []
 
 
+async def test_a_device_that_does_not_ask_for_pushes_is_sent_none() -> None:
+    async with world() as place:
+        quiet = await place.connect()
+        quiet.request(auth=gateway_pb2.Auth(protocol_version=1, access_token="u"))
+        await place.runtime.settle()
+        assert [frame.WhichOneof("frame") for frame in quiet.received()] == ["auth_ok"]
+        assert list(place.service.online(TENANT, [UserId("u")])) == []
+        place.push(["u"], delivered(1))
+        await place.runtime.settle()
+        assert quiet.received() == []
+        # It is its device's stream all the same: a newer one replaces it, and may listen.
+        listening = await place.login("u")
+        place.push(["u"], delivered(2))
+        await place.runtime.settle()
+        assert [f.WhichOneof("frame") for f in quiet.received()] == ["kicked"]
+        assert [f.WhichOneof("frame") for f in listening.received()] == ["push_events"]
+
+
 async def test_nobody_is_online_before_auth_or_after_the_end() -> None:
     async with world() as place:
         client = await place.connect()

@@ -87,7 +87,7 @@ def send(
 ) -> None:
     """Send BODY, or standard input where there is none. Done means durable."""
     content = sys.stdin.buffer.read() if body is None else body.encode(errors="surrogateescape")
-    client = options.client(user, device)
+    client = options.client(user, device, push_events=False)
 
     async def work() -> Row:
         async with client:
@@ -273,7 +273,9 @@ def replay(options: Options, file: Path, conversation: str | None, streams: int)
     statistics = Statistics()
 
     async def work() -> None:
-        pool = Speakers(lambda user: options.client(user, f"replay-{user}"[:100]), streams)
+        pool = Speakers(
+            lambda user: options.client(user, f"replay-{user}"[:100], push_events=False), streams
+        )
         async with pool:
             with progress(f"replaying {file.name}", len(lines)) as advance:
                 async for turn in replay_turns(lines, pool, name, file.stem):
