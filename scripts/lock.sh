@@ -12,4 +12,5 @@ resolve() { # resolve OUTPUT ARGUMENT...: keeps the pins of OUTPUT that still fi
 resolve requirements.lock --extra dev ${UPGRADE:+--upgrade} pyproject.toml
 resolve scripts/bootstrap.lock ${UPGRADE:+--upgrade} scripts/bootstrap.in
 resolve scripts/node.lock ${UPGRADE:+--upgrade} scripts/node.in
+resolve scripts/lowest.lock scripts/lowest.in
 npm install --prefix compat/drivers/es --package-lock-only --omit=optional --no-audit --no-fund --silent

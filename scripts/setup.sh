@@ -38,6 +38,14 @@ if ! unchanged .venv/stamp-python "$now"; then
   echo "$now" >.venv/stamp-python
 fi
 
+# Beside the environment, not in it: the goldens are checked on this runtime as well.
+now=$(fingerprint scripts/lowest.lock)
+if ! unchanged .venv/stamp-lowest "$now"; then
+  rm -rf .venv/lowest
+  "${uv[@]}" pip install --require-hashes --target .venv/lowest -r scripts/lowest.lock
+  echo "$now" >.venv/stamp-lowest
+fi
+
 node_is_new_enough() {
   local version
   version=$(node --version 2>/dev/null) || return 1
