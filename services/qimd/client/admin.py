@@ -160,6 +160,11 @@ class AdminClient:
         request = control_service_pb2.ListQuarantineRequest(limit=limit)
         return self._call(self._control.ListQuarantine, request).records
 
+    def rebase_shard(self, shard: int, *, dry_run: bool) -> control_service_pb2.RebaseShardResponse:
+        """The way out of a halted mailbox shard; `dry_run` shows what it will touch."""
+        request = control_service_pb2.RebaseShardRequest(mailbox_shard_id=shard, dry_run=dry_run)
+        return self._call(self._control.RebaseShard, request)
+
     def mailbox_shards(self) -> Sequence[mailbox_service_pb2.MailboxShard]:
         """The mailbox shards' positions and faults."""
         request = mailbox_service_pb2.DescribeShardsRequest()

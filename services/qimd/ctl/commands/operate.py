@@ -39,6 +39,17 @@ _SHARD: Final = (
     Column("lagging_lanes", "lagging lanes"),
     Column("position_seq"),
 )
+_REBASED: Final = (
+    Column("shard"),
+    Column("fault"),
+    Column("rebuild_epoch", "rebuild epoch"),
+    Column("log_epoch", "log epoch"),
+    Column("first_offset", "from offset"),
+    Column("conversations"),
+    Column("events"),
+    Column("dry_run", "dry run"),
+    Column("log_identity"),
+)
 
 
 @click.command()
@@ -164,4 +175,44 @@ def shards(options: Options) -> None:
     options.out.rows(_SHARD, rows)
 
 
-COMMANDS: Final[tuple[click.Command, ...]] = (trace, quarantine, shards)
+@click.command()
+@click.argument("shard", type=click.IntRange(0))
+@click.option("--dry-run", is_flag=True, help="Show what it will touch, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@shared()
+@click.pass_obj
+def rebase(options: Options, shard: int, dry_run: bool, yes: bool) -> None:
+    """Bring a halted mailbox shard back: its log is another one, or no longer covers its position.
+
+    What its members lack is rebuilt from the store under a new shard_epoch, and the log is read on
+    under the next. Devices are told by CURSOR_REBASED if anything of theirs can't be served.
+    """
+    with options.admin() as client:
+        plan = client.rebase_shard(shard, dry_run=True)
+        note(f"mailbox shard {shard} has halted: {plan.fault}")
+        note(
+            f"the rebuild goes through {plan.events} events of {plan.conversations} conversations "
+            f"as shard_epoch {plan.rebuild_epoch}; the log {plan.log_identity} is read from offset "
+            f"{plan.first_offset} on as shard_epoch {plan.log_epoch}"
+        )
+        if not dry_run:
+            if not yes:
+                click.confirm("Go on?", abort=True, err=True)
+            plan = client.rebase_shard(shard, dry_run=False)
+    options.out.record(
+        _REBASED,
+        {
+            "shard": plan.mailbox_shard_id,
+            "fault": plan.fault,
+            "rebuild_epoch": plan.rebuild_epoch,
+            "log_epoch": plan.log_epoch,
+            "log_identity": plan.log_identity,
+            "first_offset": plan.first_offset,
+            "conversations": plan.conversations,
+            "events": plan.events,
+            "dry_run": plan.dry_run,
+        },
+    )
+
+
+COMMANDS: Final[tuple[click.Command, ...]] = (trace, quarantine, shards, rebase)
