@@ -172,12 +172,16 @@ class Stream:
             )
         )
 
-    async def mailbox(self, count: int = 0, *, after: int = 0) -> list[DeliveredEvent]:
+    async def mailbox(
+        self, count: int = 0, *, after: int = 0, token: bytes | None = None
+    ) -> list[DeliveredEvent]:
         """Everything behind `after`, once there are `count` events."""
         found: list[DeliveredEvent] = []
         async with asyncio.timeout(PATIENCE_S):
             while True:
-                page = (await self.pull(after)).mailbox_page
+                answer = await self.pull(after, token=token)
+                assert answer.WhichOneof("frame") == "mailbox_page", answer
+                page = answer.mailbox_page
                 found += page.events
                 after = page.covered_through_seq
                 if not page.more and len(found) >= count:
