@@ -25,7 +25,6 @@ class Engine:
     runtime: ManualRuntime
     enforce_retention: Callable[[int], Awaitable[object]]
     recreate_topic: Callable[[], Awaitable[object]]
-    drop_rows: Callable[[int], Awaitable[object]]
 
 
 @asynccontextmanager
@@ -59,16 +58,12 @@ def memory_engine(runtime: ManualRuntime, *, torn_mailbox: bool = False) -> Engi
     async def recreate_topic() -> None:
         cluster.topic.recreate()
 
-    async def drop_rows(partition: int) -> None:
-        cluster.projection.drop_rows(partition)
-
     return Engine(
         name="memory",
         backends=cluster.open(runtime),
         runtime=runtime,
         enforce_retention=enforce_retention,
         recreate_topic=recreate_topic,
-        drop_rows=drop_rows,
     )
 
 
@@ -88,7 +83,6 @@ async def sqlite_engine(runtime: ManualRuntime, folder: Path) -> AsyncIterator[E
             runtime=runtime,
             enforce_retention=opened_at.log.enforce_retention,
             recreate_topic=opened_at.log.recreate_topic,
-            drop_rows=opened_at.projection.drop_rows,
         )
     finally:
         await opened_at.close()

@@ -35,6 +35,8 @@ from qimd.ports.projection import (
     ProjectionGroup,
     ProjectionStore,
     ProjectStep,
+    RestoredRow,
+    RestoreStep,
     SessionRow,
 )
 
@@ -285,21 +287,6 @@ async def test_what_was_read_ahead_of_the_row_is_not_unread_again(engine: Engine
     assert (row.unread, row.read_through) == (1, 3)
 
 
-async def test_read_marks_survive_a_rebuild_of_the_rows(engine: Engine) -> None:
-    store = await opened_store(engine)
-    events = [said(n) for n in range(1, 6)]
-    await project(store, group(*events))
-    await store.mark_read(user(), key(), 3, 5, 2)
-    await engine.drop_rows(0)
-    assert await store.row(user(), key()) is None
-    assert list(await store.rows(user(), None, 10)) == []
-    stored = await store.checkpoint(0)
-    if stored is None:
-        value(await store.open_partition(0, TERM, INITIAL))
-    await project(store, group(*events))
-    assert await row_of(store) == SessionRow(key(), START_MS + 5, 5, 2, 3)
-
-
 async def test_nothing_is_read_in_a_row_that_is_not_there(engine: Engine) -> None:
     store = await opened_store(engine)
     assert refused(await store.mark_read(user(), key(), 1, 1, 0)) in {
@@ -307,6 +294,107 @@ async def test_nothing_is_read_in_a_row_that_is_not_there(engine: Engine) -> Non
         Refusal.HEAD_MOVED,
     }
     assert await store.row(user(), key()) is None
+
+
+# --- a rebuild --------------------------------------------------------------------------------
+
+
+def restored(
+    name: UserId, seq: int, unread: int, mark: int = 0, of: str = "standup"
+) -> RestoredRow:
+    return RestoredRow(name, SessionRow(key(of), START_MS + seq, seq, unread, mark))
+
+
+def restore_step(*rows: RestoredRow, term: int = TERM) -> RestoreStep:
+    return RestoreStep(0, term, rows)
+
+
+async def test_restored_rows_are_added_and_take_the_place_of_older_ones(engine: Engine) -> None:
+    store = await opened_store(engine)
+    await project(store, group(said(1), said(2)))
+    checkpoint = await store.checkpoint(0)
+    step = restore_step(restored(ANNA, 7, 3), restored(CARL, 6, 1), restored(CARL, 2, 2, of="b"))
+    for _ in range(2):
+        assert list(value(await store.restore(step))) == []
+        assert await row_of(store, ANNA) == SessionRow(key(), START_MS + 7, 7, 3, 0)
+        assert await row_of(store, CARL) == SessionRow(key(), START_MS + 6, 6, 1, 0)
+        assert [row.key for row in await store.rows(user(CARL), None, 9)] == [key(), key("b")]
+        assert (await row_of(store, BEN)).applied_seq == 2
+    assert await store.checkpoint(0) == checkpoint
+
+
+async def test_a_restored_row_mends_a_count_of_the_same_events(engine: Engine) -> None:
+    store = await opened_store(engine)
+    await project(store, group(said(1), said(2)))
+    await store.mark_read(user(), key(), 0, 2, 9)
+    value(await store.restore(restore_step(restored(ANNA, 2, 2))))
+    assert (await row_of(store)).unread == 2
+
+
+async def test_a_restored_row_never_takes_events_back(engine: Engine) -> None:
+    """A repetition that lands late, behind what was projected since."""
+    store = await opened_store(engine)
+    late = restore_step(restored(ANNA, 2, 2))
+    value(await store.restore(late))
+    await project(store, group(said(3)))
+    assert list(value(await store.restore(late))) == []
+    assert await row_of(store) == SessionRow(key(), START_MS + 3, 3, 3, 0)
+
+
+async def test_a_row_counted_from_another_read_mark_is_left_out_and_told(engine: Engine) -> None:
+    store = await opened_store(engine)
+    await project(store, group(*(said(n, CARL) for n in range(1, 6))))
+    value(await store.mark_read(user(BEN), key(), 3, 5, 2))
+    places = [(user(name), key()) for name in (ANNA, BEN, CARL)]
+    assert list(await store.read_marks(places)) == [0, 3, 0]
+    stale = restore_step(restored(ANNA, 8, 8), restored(BEN, 8, 8), restored(CARL, 8, 0, mark=1))
+    assert list(value(await store.restore(stale))) == [1, 2]
+    assert await row_of(store, BEN) == SessionRow(key(), START_MS + 5, 5, 2, 3)
+    assert await store.row(user(CARL), key()) is None
+    assert list(value(await store.restore(restore_step(restored(BEN, 8, 5, mark=3))))) == []
+    assert await row_of(store, BEN) == SessionRow(key(), START_MS + 8, 8, 5, 3)
+    assert list(await store.read_marks(places)) == [0, 3, 0]
+
+
+async def test_read_marks_of_odd_ids_never_meet(engine: Engine) -> None:
+    store = await opened_store(engine)
+    groups = [group(said(1), users=[name], conversation=key(name)) for name in ODD_IDS]
+    await project(store, *groups)
+    for number, name in enumerate(ODD_IDS):
+        value(await store.mark_read(user(name), key(name), number + 1, 1, 0))
+    places = [(user(name), key(name)) for name in reversed(ODD_IDS)]
+    numbers = [number + 1 for number in reversed(range(len(ODD_IDS)))]
+    assert list(await store.read_marks([*places, (user(), key(ODD_IDS[0]))])) == [*numbers, 0]
+
+
+async def test_another_term_restores_nothing(engine: Engine) -> None:
+    store = engine.backends.projection
+    step = restore_step(restored(ANNA, 1, 1))
+    assert refused(await store.restore(step)) is Refusal.NOT_FOUND
+    value(await store.open_partition(0, TERM + 1, INITIAL))
+    assert refused(await store.restore(step)) is Refusal.STALE_EPOCH
+    assert await store.row(user(), key()) is None
+
+
+async def test_a_checkpoint_is_reset_from_the_one_that_is_expected_alone(engine: Engine) -> None:
+    store = engine.backends.projection
+    wanted = PartitionCheckpoint(replace(META, topic_id="another"), 3)
+    assert refused(await store.reset_checkpoint(0, TERM, INITIAL, wanted)) is Refusal.NOT_FOUND
+    value(await store.open_partition(0, TERM, PartitionCheckpoint(META, 9)))
+    for expected, term, refusal in (
+        (PartitionCheckpoint(META, 8), TERM, Refusal.HEAD_MOVED),
+        (PartitionCheckpoint(wanted.meta, 9), TERM, Refusal.HEAD_MOVED),
+        (PartitionCheckpoint(META, 9), TERM + 1, Refusal.STALE_EPOCH),
+    ):
+        assert refused(await store.reset_checkpoint(0, term, expected, wanted)) is refusal
+    for _ in range(2):
+        value(await store.reset_checkpoint(0, TERM, PartitionCheckpoint(META, 9), wanted))
+        assert await store.checkpoint(0) == wanted
+    # What lands late, behind a step from there, takes nothing back.
+    value(await store.project(project_step(3, 5, group(said(1)))))
+    late = await store.reset_checkpoint(0, TERM, PartitionCheckpoint(META, 9), wanted)
+    assert refused(late) is Refusal.HEAD_MOVED
+    assert await store.checkpoint(0) == PartitionCheckpoint(wanted.meta, 5)
 
 
 # --- lists ------------------------------------------------------------------------------------

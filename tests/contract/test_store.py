@@ -579,6 +579,23 @@ async def test_audit_ranges_page_in_byte_order(engine: Engine) -> None:
     assert seen == sorted(keys, key=lambda of: (of.tenant.encode(), of.conversation.encode()))
 
 
+async def test_conversations_page_in_byte_order(engine: Engine) -> None:
+    store = engine.backends.conversations
+    epoch = await epoch_of(engine)
+    assert list(await store.conversation_page(4)) == []
+    keys = [key(name, tenant) for tenant in (RIVAL, ACME) for name in ODD_IDS]
+    for conversation in keys:
+        value(await store.create_conversation(0, epoch, conversation, START_MS))
+    await committed(engine, epoch, [event(1, keys[0])])
+    seen: list[ConversationState] = []
+    while page := await store.conversation_page(4, seen[-1].key if seen else None):
+        assert len(page) <= 4
+        seen.extend(page)
+    keys.sort(key=lambda of: (of.tenant.encode(), of.conversation.encode()))
+    assert seen == [await store.conversation(conversation) for conversation in keys]
+    assert sum(state.head_version for state in seen) == 1
+
+
 # --- ids and tenants --------------------------------------------------------------------------
 
 

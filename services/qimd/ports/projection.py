@@ -81,6 +81,33 @@ class SessionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class RestoredRow:
+    """A user's row as the store's events give it (`row.key` names tenant and conversation).
+
+    It is a truth for ever: `unread` was counted for this very applied_seq and read_through.
+    """
+
+    user: UserId
+    row: SessionRow
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreStep:
+    """Rows of one partition, of a rebuild. The checkpoint and the read marks stay as they are.
+
+    Each row takes the place of the stored one, or is added, if the stored read mark (0 if there is
+    none) is the row's `read_through` and the stored applied_seq is not above the row's; otherwise
+    what is stored stays. So a repetition changes nothing, whenever it lands.
+
+    Refusals: STALE_EPOCH (term), NOT_FOUND (the partition was never opened), NO_SPACE, UNREACHABLE.
+    """
+
+    partition: int
+    term: int
+    rows: Sequence[RestoredRow]
+
+
+@dataclass(frozen=True, slots=True)
 class PagePosition:
     """A place in a list that is ordered by (activity, conversation_id), the largest first."""
 
@@ -103,6 +130,26 @@ class ProjectionStore(Protocol):
 
     async def project(self, step: ProjectStep) -> Outcome[None]:
         """See ProjectStep."""
+
+    # a rebuild
+
+    async def read_marks(self, places: Sequence[tuple[UserKey, ConversationKey]]) -> Sequence[int]:
+        """The read mark of each place, in their order, one round trip; 0 where there is none."""
+
+    async def restore(self, step: RestoreStep) -> Outcome[Sequence[int]]:
+        """See RestoreStep. Gives the indexes, in `step.rows`, of the rows that were left out since
+        their read mark is another: count them again.
+        """
+
+    async def reset_checkpoint(
+        self, partition: int, term: int, expected: PartitionCheckpoint, wanted: PartitionCheckpoint
+    ) -> Outcome[None]:
+        """Replace the checkpoint `expected`, of whatever log, by `wanted`; Applied too if `wanted`
+        is stored already. STALE_EPOCH (term), HEAD_MOVED if another one is stored, NOT_FOUND
+        without the partition.
+        """
+
+    # a user's reads
 
     async def rows(
         self, user: UserKey, below: PagePosition | None, limit: int

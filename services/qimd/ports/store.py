@@ -227,6 +227,13 @@ class ConversationStore(Protocol):
     async def conversation(self, key: ConversationKey) -> ConversationState | None:
         """The state, without claiming it."""
 
+    async def conversation_page(
+        self, limit: int, after: ConversationKey | None = None
+    ) -> Sequence[ConversationState]:
+        """Up to `limit` conversations of all tenants, in the byte order of (tenant, conversation),
+        above `after`: so that all can be paged through.
+        """
+
     async def members_at(self, key: ConversationKey, conversation_seq: int) -> Sequence[UserId]:
         """Who is a member right after the event at this seq, in byte order."""
 

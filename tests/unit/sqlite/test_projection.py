@@ -20,6 +20,9 @@ from qimd.ports.projection import (
     ProjectionGroup,
     ProjectionStore,
     ProjectStep,
+    RestoredRow,
+    RestoreStep,
+    SessionRow,
 )
 
 USERS = ids(f"user {number}" for number in range(6))
@@ -94,16 +97,12 @@ async def test_a_rebuild_keeps_read_marks_and_touches_its_partition_alone(
         group = ProjectionGroup(key(), messages, ids([name]))
         value(await projection.project(ProjectStep(partition, 1, 0, 1, [group])))
         value(await projection.mark_read(user(name), key(), 3, 5, 2))
-    assert value(await store.projection.drop_rows(0)) == 1
-    assert await projection.row(user("anna"), key()) is None
     kept = await projection.row(user("ben"), key())
-    assert kept is not None
-    value(
-        await projection.project(
-            ProjectStep(0, 1, 1, 2, [ProjectionGroup(key(), messages, ids(["anna"]))])
-        )
-    )
-    rebuilt = await projection.row(user("anna"), key())
-    assert rebuilt is not None
-    assert (rebuilt.unread, rebuilt.read_through) == (2, 3)
+    restored = [
+        RestoredRow(UserId(name), SessionRow(key(), 9, 9, 6, 3)) for name in ("anna", "carl")
+    ]
+    assert value(await projection.restore(RestoreStep(0, 1, restored))) == [1]
+    assert await projection.row(user("anna"), key()) == SessionRow(key(), 9, 9, 6, 3)
+    assert await projection.row(user("ben"), key()) == kept
+    assert await projection.read_marks([(user(name), key()) for name in ("ben", "anna")]) == [3, 3]
     await store.close()

@@ -173,6 +173,11 @@ def _refusal(step: CommitStep, stored: _Conversation, *, shard_is_stale: bool) -
     return None
 
 
+def _place(key: ConversationKey) -> tuple[str, str]:
+    """What conversations are ordered by: as their bytes are."""
+    return key.tenant, key.conversation
+
+
 def _sees(intervals: Sequence[Interval], seq: int) -> bool:
     return any(interval.sees(seq) for interval in intervals)
 
@@ -291,6 +296,17 @@ class MemoryConversationStore:
     async def conversation(self, key: ConversationKey) -> ConversationState | None:
         return await self._read("conversation", key, None, lambda stored: stored.state)
 
+    async def conversation_page(
+        self, limit: int, after: ConversationKey | None = None
+    ) -> Sequence[ConversationState]:
+        above = ("", "") if after is None else _place(after)
+
+        def effect() -> Sequence[ConversationState]:
+            keys = sorted((key for key in self._conversations if _place(key) > above), key=_place)
+            return [self._conversations[key].state for key in keys[:limit]]
+
+        return await self._wire.read("conversation_page", None, effect)
+
     async def members_at(self, key: ConversationKey, conversation_seq: int) -> Sequence[UserId]:
         def members(stored: _Conversation) -> Sequence[UserId]:
             return sorted(
@@ -394,11 +410,9 @@ class MemoryConversationStore:
         def effect() -> Sequence[AuditRange]:
             due: list[tuple[tuple[str, str], AuditRange]] = []
             for key, stored in self._conversations.items():
-                place = (key.tenant, key.conversation)
+                place = _place(key)
                 audited, dispatched = stored.audited_through, stored.state.dispatched_through
-                if audited < dispatched and (
-                    after is None or place > (after.tenant, after.conversation)
-                ):
+                if audited < dispatched and (after is None or place > _place(after)):
                     insort(due, (place, AuditRange(key, audited, dispatched)), key=lambda x: x[0])
             return [one for _, one in due[:limit]]
 

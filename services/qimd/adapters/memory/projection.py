@@ -19,9 +19,12 @@ from qimd.ports.projection import (
     ProjectedEvent,
     ProjectionGroup,
     ProjectStep,
+    RestoredRow,
+    RestoreStep,
     SessionRow,
 )
 
+_NO_PARTITION: Final = NotApplied(Refusal.NOT_FOUND, "the partition was never opened")
 _STALE_TERM: Final = NotApplied(Refusal.STALE_EPOCH, "the partition's term is not the caller's")
 _MOVED: Final = NotApplied(Refusal.HEAD_MOVED, "another owner moved the checkpoint")
 
@@ -55,11 +58,6 @@ class ProjectionDisk:
         before = synced.copied()
         self.partitions, self.read_marks = before.partitions, before.read_marks
 
-    def drop_rows(self, partition: int) -> None:
-        """Drop a partition's rows, for a rebuild. Read marks stay."""
-        if (stored := self.partitions.get(partition)) is not None:
-            stored.rows.clear()
-
     def find(self, user: UserKey, key: ConversationKey) -> SessionRow | None:
         """A row, in whichever partition it is."""
         for stored in self.partitions.values():
@@ -75,14 +73,19 @@ class ProjectionDisk:
             if row.key in rows:
                 rows[row.key] = row
 
+    def held(self, partition: int, term: int) -> Outcome[_Partition]:
+        """The partition, for the owner of this term."""
+        stored = self.partitions.get(partition)
+        if stored is None:
+            return _NO_PARTITION
+        return Applied(stored) if stored.term == term else _STALE_TERM
+
     def fence(self, step: ProjectStep) -> Outcome[None]:
         """Whether a step can be taken."""
-        stored = self.partitions.get(step.partition)
-        if stored is None:
-            return NotApplied(Refusal.NOT_FOUND, "the partition was never opened")
-        if stored.term != step.term:
-            return _STALE_TERM
-        return Applied(None) if stored.checkpoint.next_offset == step.expected_next else _MOVED
+        held = self.held(step.partition, step.term)
+        if not isinstance(held, Applied):
+            return held
+        return Applied(None) if held.value.checkpoint.next_offset == step.expected_next else _MOVED
 
     def project_group(self, partition: int, group: ProjectionGroup) -> Outcome[None]:
         """Bring the rows of a group's users up to its events."""
@@ -97,6 +100,33 @@ class ProjectionDisk:
             row = project_row(row, user, group.events)
             mine[group.key] = row
             self.read_marks[mark] = row.read_through
+        return Applied(None)
+
+    def restore(self, partition: int, rows: Sequence[RestoredRow]) -> Outcome[Sequence[int]]:
+        """The rule of `ports.projection.RestoreStep`; the places of those with another mark."""
+        kept: list[int] = []
+        stored = self.partitions[partition].rows
+        for index, restored in enumerate(rows):
+            row = restored.row
+            owner = UserKey(row.key.tenant, restored.user)
+            if self.read_marks.get((owner, row.key), 0) != row.read_through:
+                kept.append(index)
+                continue
+            mine = stored.setdefault(owner, {})
+            if row.key not in mine or mine[row.key].applied_seq <= row.applied_seq:
+                mine[row.key] = row
+        return Applied(kept)
+
+    def reset_checkpoint(
+        self, partition: int, term: int, expected: PartitionCheckpoint, wanted: PartitionCheckpoint
+    ) -> Outcome[None]:
+        """See `ports.projection.ProjectionStore`."""
+        held = self.held(partition, term)
+        if not isinstance(held, Applied):
+            return held
+        if held.value.checkpoint not in (expected, wanted):
+            return _MOVED
+        held.value.checkpoint = wanted
         return Applied(None)
 
     def move_checkpoint(self, step: ProjectStep) -> Outcome[None]:
@@ -178,6 +208,30 @@ class MemoryProjectionStore:
             (partition, group.key),
             lambda: self._disk.project_group(partition, group),
             group,
+        )
+
+    async def read_marks(self, places: Sequence[tuple[UserKey, ConversationKey]]) -> Sequence[int]:
+        return await self._wire.read(
+            "read_marks", None, lambda: [self._disk.read_marks.get(place, 0) for place in places]
+        )
+
+    async def restore(self, step: RestoreStep) -> Outcome[Sequence[int]]:
+        fenced = await self._wire.step(
+            "restore_fence", step.partition, lambda: self._disk.held(step.partition, step.term)
+        )
+        if not isinstance(fenced, Applied):
+            return fenced
+        return await self._wire.step(
+            "restore", step.partition, lambda: self._disk.restore(step.partition, step.rows), step
+        )
+
+    async def reset_checkpoint(
+        self, partition: int, term: int, expected: PartitionCheckpoint, wanted: PartitionCheckpoint
+    ) -> Outcome[None]:
+        return await self._wire.step(
+            "reset_checkpoint",
+            partition,
+            lambda: self._disk.reset_checkpoint(partition, term, expected, wanted),
         )
 
     async def rows(

@@ -29,8 +29,8 @@ MAX_RECORD_BYTES_DEFAULT: Final = 1024 * 1024
 class SqliteBackends:
     """The ports over one file, and what only this engine offers.
 
-    `log.enforce_retention(now_ms)` is to be called now and then, `projection.drop_rows(partition)`
-    begins a rebuild, `log.recreate_topic()` is for tests of a lost log.
+    `log.enforce_retention(now_ms)` is to be called now and then, `log.recreate_topic()` is
+    for tests of a lost log.
     """
 
     backends: Backends

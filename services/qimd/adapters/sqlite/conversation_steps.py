@@ -8,7 +8,14 @@ from typing import Any, Final
 from qimd.adapters.sqlite.packing import Blobs, dumps, rows_of
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
 from qimd.core.records import ConversationKey, Event, EventKind
-from qimd.ports.store import CommitStep, ConversationState, NewEvent, Progress, ShardKind
+from qimd.ports.store import (
+    CommitStep,
+    ConversationState,
+    NewEvent,
+    Progress,
+    ShardKind,
+    key_of,
+)
 
 STALE_SHARD: Final = NotApplied(Refusal.STALE_EPOCH, "the shard's epoch is not the caller's")
 STALE_HEAD: Final = NotApplied(Refusal.STALE_EPOCH, "the head's epoch is above the caller's")
@@ -22,6 +29,15 @@ SELECT id, fencing_epoch, head_version, dispatched_through, membership_version, 
     last_created_at_ms, created_at_ms, last_step_id
 FROM conversations
 WHERE tenant = ? AND conversation = ? AND head_version IS NOT NULL
+"""
+_LOAD_PAGE = """
+SELECT json_group_array(json_array(
+    tenant, conversation, fencing_epoch, head_version, dispatched_through, membership_version,
+    member_count, last_created_at_ms, created_at_ms))
+FROM (
+    SELECT * FROM conversations
+    WHERE head_version IS NOT NULL AND (tenant, conversation) > (?, ?)
+    ORDER BY tenant, conversation LIMIT ?)
 """
 _CREATE = """
 INSERT INTO conversations (
@@ -102,6 +118,18 @@ def load(db: sqlite3.Connection, key: ConversationKey) -> Stored | None:
     """The conversation; None if it was not created, whether it has an id or not."""
     row = db.execute(_LOAD, (key.tenant, key.conversation)).fetchone()
     return None if row is None else Stored(row[0], ConversationState(key, *row[1:8]), row[8])
+
+
+def load_page(
+    db: sqlite3.Connection, limit: int, after: ConversationKey | None
+) -> Sequence[ConversationState]:
+    """Conversations that were created, in byte order, above `after`."""
+    above = ("", "") if after is None else (after.tenant, after.conversation)
+    rows = rows_of(db.execute(_LOAD_PAGE, (*above, limit)))
+    return [
+        ConversationState(key_of(tenant, conversation), *numbers)
+        for tenant, conversation, *numbers in sorted(rows)
+    ]
 
 
 def shard_epoch(db: sqlite3.Connection, writer_shard: int) -> int:

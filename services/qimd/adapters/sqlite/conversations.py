@@ -106,6 +106,11 @@ class SqliteConversationStore:
         stored = await self._engine.read(lambda db: steps.load(db, key))
         return None if stored is None else stored.state
 
+    async def conversation_page(
+        self, limit: int, after: ConversationKey | None = None
+    ) -> Sequence[ConversationState]:
+        return await self._engine.read(lambda db: steps.load_page(db, limit, after))
+
     async def members_at(self, key: ConversationKey, conversation_seq: int) -> Sequence[UserId]:
         return await self._engine.read(lambda db: reads.members_at(db, key, conversation_seq))
 

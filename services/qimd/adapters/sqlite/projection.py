@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from qimd.adapters.sqlite.engine import Engine
 from qimd.adapters.sqlite.interning import Interner
-from qimd.adapters.sqlite.packing import rows_of
-from qimd.adapters.sqlite.projection_steps import project_groups
+from qimd.adapters.sqlite.packing import dumps, rows_of
+from qimd.adapters.sqlite.projection_steps import project_groups, restore_rows
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
 from qimd.core.records import ConversationKey, UserKey
 from qimd.ports.projection import (
@@ -15,6 +15,7 @@ from qimd.ports.projection import (
     PagePosition,
     PartitionCheckpoint,
     ProjectStep,
+    RestoreStep,
     SessionRow,
 )
 from qimd.ports.store import key_of
@@ -32,6 +33,20 @@ FROM projection_partitions WHERE partition = ?
 _OPEN = """
 INSERT INTO projection_partitions VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (partition) DO UPDATE SET term = excluded.term WHERE term < excluded.term
+"""
+_RESET = """
+UPDATE projection_partitions SET
+    format_version = ?, topic = ?, partitions = ?, cluster_id = ?, topic_id = ?, next_offset = ?
+WHERE partition = ?
+"""
+_READ_MARKS = """
+SELECT json_group_array(json_array(key, mark)) FROM (
+    SELECT j.key, coalesce(max(m.read_through), 0) AS mark
+    FROM json_each(:places) AS j
+    LEFT JOIN users AS u ON u.tenant = j.value ->> 0 AND u.user = j.value ->> 1
+    LEFT JOIN conversations AS c ON c.tenant = j.value ->> 0 AND c.conversation = j.value ->> 2
+    LEFT JOIN read_marks AS m ON m.user_id = u.id AND m.conversation_id = c.id
+    GROUP BY j.key)
 """
 _ROWS = """
 SELECT json_group_array(json_array(
@@ -61,13 +76,10 @@ INSERT INTO read_marks (user_id, conversation_id, read_through) VALUES (?, ?, ?)
 ON CONFLICT (user_id, conversation_id)
 DO UPDATE SET read_through = max(read_through, excluded.read_through)
 """
-_DROP_ROWS = """
-DELETE FROM projection_rows WHERE user_id IN (SELECT id FROM users WHERE partition = ?)
-"""
 
 
 class SqliteProjectionStore:
-    """`ports.projection.ProjectionStore`, and the beginning of a rebuild."""
+    """`ports.projection.ProjectionStore`."""
 
     def __init__(self, engine: Engine, interner: Interner) -> None:
         self._engine = engine
@@ -80,17 +92,7 @@ class SqliteProjectionStore:
     async def open_partition(
         self, partition: int, term: int, initial: PartitionCheckpoint
     ) -> Outcome[PartitionCheckpoint]:
-        meta = initial.meta
-        new = (
-            partition,
-            term,
-            meta.format_version,
-            meta.topic,
-            meta.partitions,
-            meta.cluster_id,
-            meta.topic_id,
-            initial.next_offset,
-        )
+        new = (partition, term, *_columns(initial))
 
         def job(db: sqlite3.Connection) -> Outcome[PartitionCheckpoint]:
             db.execute(_OPEN, new)
@@ -104,13 +106,10 @@ class SqliteProjectionStore:
 
     async def project(self, step: ProjectStep) -> Outcome[None]:
         def job(db: sqlite3.Connection) -> Outcome[None]:
-            row = _partition(db, step.partition)
-            if row is None:
-                return _NO_PARTITION
-            term, checkpoint = row
-            if term != step.term:
-                return _STALE_TERM
-            if checkpoint.next_offset != step.expected_next:
+            held = _held(db, step.partition, step.term)
+            if isinstance(held, NotApplied):
+                return held
+            if held.next_offset != step.expected_next:
                 return _MOVED
             project_groups(db, self._interner, step.partition, step.groups)
             db.execute(
@@ -121,6 +120,37 @@ class SqliteProjectionStore:
 
         weight = sum(len(group.users) for group in step.groups)
         return await self._engine.write(job, weight=weight)
+
+    async def read_marks(self, places: Sequence[tuple[UserKey, ConversationKey]]) -> Sequence[int]:
+        asked = dumps([(user.tenant, user.user, key.conversation) for user, key in places])
+
+        def job(db: sqlite3.Connection) -> Sequence[int]:
+            return [mark for _, mark in sorted(rows_of(db.execute(_READ_MARKS, {"places": asked})))]
+
+        return await self._engine.read(job)
+
+    async def restore(self, step: RestoreStep) -> Outcome[Sequence[int]]:
+        def job(db: sqlite3.Connection) -> Outcome[Sequence[int]]:
+            held = _held(db, step.partition, step.term)
+            if isinstance(held, NotApplied):
+                return held
+            return Applied(restore_rows(db, self._interner, step))
+
+        return await self._engine.write(job, weight=1 + len(step.rows))
+
+    async def reset_checkpoint(
+        self, partition: int, term: int, expected: PartitionCheckpoint, wanted: PartitionCheckpoint
+    ) -> Outcome[None]:
+        def job(db: sqlite3.Connection) -> Outcome[None]:
+            held = _held(db, partition, term)
+            if isinstance(held, NotApplied):
+                return held
+            if held not in (expected, wanted):
+                return _MOVED
+            db.execute(_RESET, (*_columns(wanted), partition))
+            return Applied(None)
+
+        return await self._engine.write(job)
 
     async def rows(
         self, user: UserKey, below: PagePosition | None, limit: int
@@ -168,14 +198,6 @@ class SqliteProjectionStore:
 
         return await self._engine.write(job, weight=2)
 
-    async def drop_rows(self, partition: int) -> Outcome[int]:
-        """Drop a partition's rows, for a rebuild; how many went. Read marks stay."""
-
-        def job(db: sqlite3.Connection) -> Outcome[int]:
-            return Applied(db.execute(_DROP_ROWS, (partition,)).rowcount)
-
-        return await self._engine.write(job)
-
 
 def _partition(db: sqlite3.Connection, partition: int) -> tuple[int, PartitionCheckpoint] | None:
     """(term, checkpoint) of a partition that was opened."""
@@ -184,6 +206,27 @@ def _partition(db: sqlite3.Connection, partition: int) -> tuple[int, PartitionCh
         return None
     term, *meta, next_offset = row
     return term, PartitionCheckpoint(CheckpointMeta(*meta), next_offset)
+
+
+def _held(db: sqlite3.Connection, partition: int, term: int) -> PartitionCheckpoint | NotApplied:
+    """The checkpoint, for the owner of this term."""
+    row = _partition(db, partition)
+    if row is None:
+        return _NO_PARTITION
+    return row[1] if row[0] == term else _STALE_TERM
+
+
+def _columns(checkpoint: PartitionCheckpoint) -> tuple[int, str, int, str, str, int]:
+    """As they lie in the table, behind partition and term."""
+    meta = checkpoint.meta
+    return (
+        meta.format_version,
+        meta.topic,
+        meta.partitions,
+        meta.cluster_id,
+        meta.topic_id,
+        checkpoint.next_offset,
+    )
 
 
 def _row(

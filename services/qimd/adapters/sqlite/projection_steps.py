@@ -14,9 +14,9 @@ from typing import Any
 
 from qimd.adapters.sqlite.interning import Interner
 from qimd.adapters.sqlite.packing import dumps, rows_of
-from qimd.core.ids import UserId
+from qimd.core.ids import TenantId, UserId
 from qimd.core.records import ConversationKey, EventKind
-from qimd.ports.projection import ProjectedEvent, ProjectionGroup
+from qimd.ports.projection import ProjectedEvent, ProjectionGroup, RestoreStep
 
 # The inner count is only evaluated for a row that has seen a part of the group, or whose mark lies
 # in it. A second run of the same statement changes nothing, as a replay must not.
@@ -69,6 +69,26 @@ INSERT INTO read_marks (user_id, conversation_id, read_through)
 SELECT value ->> 0, value ->> 1, value ->> 5 FROM json_each(:rows) WHERE value ->> 5 > 0
 ON CONFLICT (user_id, conversation_id) DO UPDATE SET
     read_through = max(read_through, excluded.read_through)
+"""
+
+_OTHER_MARKS = """
+SELECT json_group_array(j.key)
+FROM json_each(:rows) AS j
+LEFT JOIN read_marks AS m
+    ON m.user_id = j.value ->> 0 AND m.conversation_id = j.value ->> 1
+WHERE coalesce(m.read_through, 0) <> j.value ->> 5
+"""
+_RESTORE = """
+INSERT INTO projection_rows (user_id, conversation_id, activity_ms, applied_seq, unread)
+SELECT j.value ->> 0, j.value ->> 1, j.value ->> 2, j.value ->> 3, j.value ->> 4
+FROM json_each(:rows) AS j
+LEFT JOIN read_marks AS m
+    ON m.user_id = j.value ->> 0 AND m.conversation_id = j.value ->> 1
+WHERE coalesce(m.read_through, 0) = j.value ->> 5
+ON CONFLICT (user_id, conversation_id) DO UPDATE SET
+    activity_ms = excluded.activity_ms, applied_seq = excluded.applied_seq,
+    unread = excluded.unread
+WHERE applied_seq <= excluded.applied_seq
 """
 
 
@@ -185,3 +205,36 @@ def _fold_senders(
     )
     db.execute(_STORE_SENDERS, {"rows": stored})
     db.execute(_STORE_MARKS, {"rows": stored})
+
+
+def restore_rows(db: sqlite3.Connection, interner: Interner, step: RestoreStep) -> Sequence[int]:
+    """The rule of `ports.projection.RestoreStep`, in the caller's transaction; the indexes of the
+    rows whose read mark is another.
+    """
+    conversations = interner.conversations(db, (restored.row.key for restored in step.rows))
+    of_tenant: defaultdict[TenantId, list[UserId]] = defaultdict(list)
+    for restored in step.rows:
+        of_tenant[restored.row.key.tenant].append(restored.user)
+    ids = {
+        (tenant, user): number
+        for tenant, users in of_tenant.items()
+        for user, number in zip(
+            users, interner.users(db, step.partition, tenant, users), strict=True
+        )
+    }
+    rows = dumps(
+        [
+            (
+                ids[restored.row.key.tenant, restored.user],
+                conversations[restored.row.key],
+                restored.row.activity_ms,
+                restored.row.applied_seq,
+                restored.row.unread,
+                restored.row.read_through,
+            )
+            for restored in step.rows
+        ]
+    )
+    db.execute(_RESTORE, {"rows": rows})
+    others: list[Any] = rows_of(db.execute(_OTHER_MARKS, {"rows": rows}))
+    return sorted(others)
