@@ -1,8 +1,9 @@
 """One writer thread with group commit, and a few reader threads, behind asyncio.
 
-The writer takes what is queued, runs each job in a savepoint of one transaction and commits once:
-the cost of a sync is shared by all that wait for it, and a job that fails leaves its neighbours
-alone. Futures are resolved only after COMMIT, all of a transaction by one call into the loop.
+The writer takes what is queued (`write_queue` says in which order), runs each job in a savepoint of
+one transaction and commits once: the cost of a sync is shared by all that wait for it, and a job
+that fails leaves its neighbours alone. Futures are resolved only after COMMIT, all of a transaction
+by one call into the loop.
 
 A caller that is cancelled does not take its job back: it runs all the same, and its outcome is
 unknown to that caller alone. Readers start their snapshot after they took a job, so that a read
@@ -25,15 +26,11 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
 from qimd.adapters.sqlite.schema import BUSY_TIMEOUT_MS, open_reader, open_writer
+from qimd.adapters.sqlite.write_queue import WriteQueue
 from qimd.core.errors import unavailable
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal, Unknown
 
 T = TypeVar("T")
-
-JOBS_PER_TRANSACTION_MAX: Final = 256
-WEIGHT_PER_TRANSACTION_MAX: Final = 32_768
-"""Rows that one transaction may take before it commits: what bounds how long the first job in it
-waits for the last (about 0.1 s)."""
 
 READS_PER_SNAPSHOT_MAX: Final = 16
 READER_THREADS: Final = 2
@@ -80,7 +77,7 @@ class Engine:
         self._db = open_writer(path)
         self._rollback_hooks: list[Callable[[], None]] = []
         self._commit_hooks: list[Callable[[], None]] = []
-        self._writes: SimpleQueue[_Write[Any] | None] = SimpleQueue()
+        self._writes: WriteQueue[_Write[Any]] = WriteQueue()
         self._reads: SimpleQueue[_Read[Any] | None] = SimpleQueue()
         self._closed = False
         self._transactions = 0
@@ -144,37 +141,18 @@ class Engine:
         for reader in self._readers:
             await asyncio.to_thread(reader.join)
         # The writer goes last: closing the last connection checkpoints the WAL into the file.
-        self._writes.put(None)
+        self._writes.close()
         await asyncio.to_thread(self._writer.join)
 
     # --- the writer thread --------------------------------------------------------------------
 
     def _write_all(self) -> None:
-        while batch := self._gather():
+        while batch := self._writes.next():
             outcomes = self._transact(batch)
             # Before the answers: who is told that there is no room must find what could be freed.
             self._tend_wal(outcomes)
             self._call(_settle_writes, list(zip(batch, outcomes, strict=True)))
         self._db.close()
-
-    def _gather(self) -> list[_Write[Any]]:
-        """The next jobs, at least one; empty once the engine is closed and all is done."""
-        first = self._writes.get()
-        if first is None:
-            return []
-        batch, weight = [first], first.weight
-        while len(batch) < JOBS_PER_TRANSACTION_MAX and weight < WEIGHT_PER_TRANSACTION_MAX:
-            try:
-                job = self._writes.get_nowait()
-            except Empty:
-                break
-            if job is None:
-                # Nothing is queued behind it; the next round finds it again and ends.
-                self._writes.put(None)
-                break
-            batch.append(job)
-            weight += job.weight
-        return batch
 
     def _transact(self, batch: Sequence[_Write[Any]]) -> list[Outcome[Any] | Exception]:
         """Run the jobs in one transaction; an outcome for each, final when this returns."""
