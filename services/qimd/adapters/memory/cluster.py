@@ -65,7 +65,7 @@ class MemoryCluster:
         self.topic = Topic(runtime, partitions, retention_ms, max_record_bytes)
         self.projection = ProjectionDisk()
         self._graveyard = Graveyard()
-        self._tenants = TenantDisk()
+        self.tenants = TenantDisk()
         self._epochs = EpochDisk()
         self.conversations = ConversationDisk()
         self.mailbox = MailboxDisk()
@@ -91,7 +91,7 @@ class MemoryCluster:
         wire = Wire(self.faults if network is None else network, self._graveyard)
         mailbox = TornMailboxStore if self._torn_mailbox else MemoryMailboxStore
         return MemoryBackends(
-            tenants=MemoryTenantStore(self._tenants, wire),
+            tenants=MemoryTenantStore(self.tenants, wire),
             epochs=MemoryEpochStore(self._epochs, wire),
             conversations=MemoryConversationStore(self.conversations, self._epochs, wire),
             log=MemoryLog(self.topic, wire, runtime),

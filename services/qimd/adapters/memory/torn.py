@@ -50,7 +50,7 @@ class TornMailboxStore(MemoryMailboxStore):
             if not isinstance(progressed, Applied):
                 return Unknown("entries are written, their progress may not be")
         moved = await self._wire.step(
-            "apply_watermark", step.shard, lambda: move(self._disk, step, verdicts)
+            "apply_watermark", step.shard, lambda: move(self._disk, step, verdicts), step
         )
         if isinstance(moved, NotApplied) and moved.refusal not in _FENCES:
             return Unknown(moved.detail)

@@ -1,0 +1,216 @@
+"""Deals the plan's blows: at their time, or at a step that a process takes.
+
+A blow at a step waits, once its time has come, for the next process that takes the step (the n-th
+time), and hits it there: before the call leaves, or after the effect and before the reply. These
+are the crash points; which of them a run met is counted by `World.saw`.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from tests.sim.plan import Blow, Fate, Strike
+
+from qimd.adapters.memory import Call, Refused
+from qimd.core.outcome import Refusal
+from qimd.ports.mailbox import ApplyStep
+from qimd.ports.store import ShardKind
+
+if TYPE_CHECKING:
+    from tests.sim.servers import Server
+    from tests.sim.world import World
+
+_BEFORE: Final = frozenset({Blow.KILL_BEFORE, Blow.FREEZE_BEFORE})
+_AFTER: Final = frozenset({Blow.KILL_AFTER, Blow.FREEZE_AFTER})
+_KILLS: Final = frozenset({Blow.KILL_BEFORE, Blow.KILL_AFTER})
+
+RESTART_S: Final = 0.7
+"""How long a process that died stays away, at least."""
+
+SYNC_S: Final = 0.8
+"""How often the mailbox and the projection reach their disks, in a world with a power failure."""
+
+
+class Nemesis:
+    """See the module."""
+
+    def __init__(self, world: "World", strikes: tuple[Strike, ...]) -> None:
+        self._world = world
+        self._strikes = strikes
+        self.armed: dict[Strike, int] = {}
+        """Blows that wait for a step, with how often it was taken since."""
+        self._walls: list[tuple[int, str, bool]] = []
+        """(node, engine, whether calls still arrive and only replies are lost)."""
+        self._frozen: list[tuple[Server, Strike]] = []
+        self._poisoned: list[tuple[int, int]] = []
+        self._log_fate: Fate | None = None
+
+    # --- blows at a time ---
+
+    async def run(self) -> None:
+        """Deal all blows of the plan."""
+        if any(strike.blow is Blow.POWER for strike in self._strikes):
+            self._world.loop.world.spawn(self._sync(), "sync")
+        for strike in self._strikes:
+            await asyncio.sleep(max(0.0, strike.at_s - self._world.loop.now_s))
+            if self._world.healed:
+                return
+            if strike.blow in _BEFORE or strike.blow in _AFTER:
+                self.armed[strike] = 0
+            else:
+                self._world.loop.world.spawn(self._deal(strike), "strike")
+
+    async def _deal(self, strike: Strike) -> None:
+        world = self._world
+        server = world.servers[strike.node]
+        world.saw(strike.blow)
+        world.note("nemesis", str(strike))
+        match strike.blow:
+            case Blow.KILL:
+                server.kill()
+                await self._bring_back(server, strike.for_s)
+            case Blow.FREEZE:
+                await self._freeze(server, strike)
+            case Blow.DRAIN:
+                await server.drain()
+                await self._bring_back(server, strike.for_s)
+            case Blow.PARTITION:
+                wall = (strike.node, strike.engine, strike.nth > 1)
+                self._walls.append(wall)
+                await asyncio.sleep(strike.for_s)
+                self._walls.remove(wall)
+            case Blow.LEASE_EARLY:
+                for kind in ShardKind:
+                    world.cluster.leases.end_early(kind, strike.shard)
+            case Blow.LEASE_LATE:
+                for kind in ShardKind:
+                    world.cluster.leases.end_late(kind, strike.shard, strike.amount)
+            case Blow.CLOCK_BACK:
+                server.clock.step_ms -= round(strike.amount * 1000)
+            case Blow.CLOCK_AHEAD:
+                server.clock.step_ms += round(strike.amount * 1000)
+            case Blow.POISON:
+                lane = world.lane_of_user(strike.lane)
+                self._poisoned.append(lane)
+                await asyncio.sleep(strike.for_s)
+                self._poisoned.remove(lane)
+            case Blow.LOG_REFUSES | Blow.LOG_FORGETS:
+                refuses = strike.blow is Blow.LOG_REFUSES
+                self._log_fate = Fate.REFUSE if refuses else Fate.LOSE_CALL
+                await asyncio.sleep(strike.for_s)
+                self._log_fate = None
+            case Blow.POWER:
+                await self._power_failure()
+            case Blow.CUT:
+                for one in world.servers:
+                    one.cut_streams()
+            case Blow.KILL_BEFORE | Blow.KILL_AFTER | Blow.FREEZE_BEFORE | Blow.FREEZE_AFTER:
+                raise ValueError("dealt at a step, not at a time")
+
+    async def _freeze(self, server: "Server", strike: Strike) -> None:
+        server.freeze()
+        self._frozen.append((server, strike))
+        await asyncio.sleep(strike.for_s)
+        self._wake(server, strike)
+
+    def _wake(self, server: "Server", strike: Strike) -> None:
+        if (server, strike) in self._frozen:
+            self._frozen.remove((server, strike))
+            self._world.note("nemesis", f"{server.name} goes on")
+            server.resume()
+
+    async def _bring_back(self, server: "Server", after_s: float) -> None:
+        await asyncio.sleep(RESTART_S + after_s)
+        if not self._world.healed and server.down:
+            server.start()
+
+    async def _sync(self) -> None:
+        while not self._world.healed:
+            self._world.cluster.sync()
+            await asyncio.sleep(SYNC_S)
+
+    async def _power_failure(self) -> None:
+        for server in self._world.servers:
+            server.kill()
+        self._world.cluster.lose_tail()
+        self._world.took_back = True
+        await asyncio.sleep(RESTART_S)
+        for server in self._world.servers:
+            await self._bring_back(server, 0.0)
+
+    # --- blows at a step ---
+
+    def strikes_before(self, server: "Server", op: str) -> bool:
+        """Whether the process is dead or frozen before its call leaves."""
+        return self._strikes_at(server, op, _BEFORE)
+
+    def strikes_after(self, server: "Server", op: str) -> bool:
+        """Whether the process is dead or frozen before it hears the reply."""
+        return self._strikes_at(server, op, _AFTER)
+
+    def _strikes_at(self, server: "Server", op: str, blows: frozenset[Blow]) -> bool:
+        if server.down or server.frozen or self._world.healed:
+            return False
+        for strike, taken in self.armed.items():
+            if strike.blow not in blows or strike.step != op:
+                continue
+            self.armed[strike] = taken + 1
+            if taken + 1 < strike.nth:
+                continue
+            del self.armed[strike]
+            self._hit(server, strike)
+            return True
+        return False
+
+    def _hit(self, server: "Server", strike: Strike) -> None:
+        world = self._world
+        world.saw(strike.blow)
+        side = "before" if strike.blow in _BEFORE else "after"
+        world.note("nemesis", f"{server.name}: {strike.blow.value} ({strike.step})")
+        if strike.blow in _KILLS:
+            world.saw_text(f"crash {side} {strike.step}")
+            server.kill()
+            world.loop.world.spawn(self._bring_back(server, strike.for_s), "restart")
+        else:
+            world.saw_text(f"freeze {side} {strike.step}")
+            world.loop.world.spawn(self._freeze(server, strike), "freeze")
+            server.freeze()
+
+    def landed(self, server: "Server", op: str) -> None:
+        """Somebody's step took effect: it may be what a frozen process is to meet."""
+        for frozen, strike in list(self._frozen):
+            woken_by = strike.step or "commit"
+            if strike.until_step and woken_by == op and frozen is not server:
+                self._world.saw_text("freeze until another takes the step")
+                self._wake(frozen, strike)
+
+    # --- engines ---
+
+    def engine_fate(self, server: "Server", engine: str, call: Call) -> Fate | None:
+        """What a partition or an engine's trouble makes of a call."""
+        for node, walled, one_way in self._walls:
+            if node == server.index and walled == engine:
+                return Fate.LOSE_REPLY if one_way else Fate.LOSE_CALL
+        if self._log_fate is not None and call.op in {"produce", "open_producer"}:
+            return self._log_fate
+        return None
+
+    def rejects(self, call: Call) -> Refused | None:
+        """The refusal of a step for the content of a block."""
+        if not self._poisoned or self._world.healed or not isinstance(call.content, ApplyStep):
+            return None
+        step = call.content
+        for shard, lane in self._poisoned:
+            touched = (block.lane == lane for record in step.records for block in record.blocks)
+            if step.shard == shard and any(touched):
+                self._world.saw_text("a block was refused")
+                return Refused(Refusal.REJECTED, "the engine refuses a block")
+        return None
+
+    def heal(self) -> None:
+        """No blow lasts beyond this."""
+        self.armed.clear()
+        self._walls.clear()
+        self._poisoned.clear()
+        self._log_fate = None
+        for server, strike in list(self._frozen):
+            self._wake(server, strike)

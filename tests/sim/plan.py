@@ -1,0 +1,293 @@
+"""What a seed stands for: a world's shape, its weather, the blows that it takes, what people do.
+
+A plan is plain data, drawn whole before anything runs. So a failure is a plan and not only a
+number: the shrinker takes parts of it away for as long as the rest still fails, and what is left
+can be printed and read.
+
+Each seed turns on a part of the faults only, at rates of its own (swarm testing): worlds in which
+everything fails all the time never get far enough to fail in an interesting way.
+"""
+
+import random
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from tests.sim.runtime import stream
+
+
+class Fate(Enum):
+    """What the network does with one call."""
+
+    DELAY = "delayed"
+    REFUSE = "refused"
+    NO_SPACE = "refused for room"
+    LOSE_REPLY = "reply lost after it was applied"
+    LOSE_CALL = "call lost"
+    LAND_LATE = "landed after its caller had given up"
+    TWICE = "delivered twice"
+
+
+class Blow(Enum):
+    """What happens to a machine, an engine or the network between them."""
+
+    KILL = "kill -9"
+    KILL_BEFORE = "kill -9 before an effect"
+    KILL_AFTER = "kill -9 after an effect, before its reply"
+    FREEZE = "SIGSTOP"
+    FREEZE_BEFORE = "SIGSTOP before an effect"
+    FREEZE_AFTER = "SIGSTOP after an effect, before its reply"
+    DRAIN = "drain and restart"
+    PARTITION = "partition from an engine"
+    LEASE_EARLY = "lease ends early"
+    LEASE_LATE = "lease ends late"
+    CLOCK_BACK = "clock steps back"
+    CLOCK_AHEAD = "clock steps ahead"
+    POISON = "the store refuses a lane"
+    LOG_REFUSES = "the log refuses"
+    LOG_FORGETS = "the log forgets what it did not acknowledge"
+    POWER = "power failure: the un-synced tail of mailbox and projection is lost"
+    CUT = "every client's stream is cut"
+
+
+STEPS: Final = (
+    "commit", "produce", "advance", "quarantine", "apply", "apply_entries", "apply_progress",
+    "apply_watermark", "project_rows", "project", "claim", "raise_epoch", "acquire", "open_shard",
+    "ack", "open_device", "create_conversation", "mark_read", "set_audited",
+)  # fmt: skip
+"""Ports' mutating calls at which a process can die or freeze."""
+
+CRASH_STEPS: Final = tuple(
+    step for step in STEPS if step not in {"quarantine", "set_audited", "open_device", "acquire"}
+)
+"""Where a CI run must have killed a process before and after, at least once: commit → produce →
+acks → progress → entries → W → checkpoint, and the claims and epochs of a takeover."""
+
+WEIGHTED_STEPS: Final = CRASH_STEPS + ("commit", "produce", "advance", "apply") * 3
+
+ENGINES: Final = ("store", "log", "lease", "mailbox", "projection")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How large a world is. `chunks` is each node's setting of recipients a record."""
+
+    chunks: tuple[int, ...]
+    mailbox_shards: int
+    writer_shards: int
+    tenants: int
+    users: int
+    conversations: int
+    torn: bool
+    """The mailbox engine applies a step in several effects, as Scylla does."""
+
+    @property
+    def nodes(self) -> int:
+        """How many servers there are."""
+        return len(self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """The everyday faults: how likely each is for one call."""
+
+    rates: tuple[tuple[Fate, float], ...]
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """One blow. Which of the fields say anything depends on the kind."""
+
+    blow: Blow
+    at_s: float
+    node: int = 0
+    for_s: float = 0.0
+    step: str = ""
+    nth: int = 1
+    engine: str = ""
+    shard: int = 0
+    lane: int = 0
+    amount: float = 0.0
+    until_step: bool = False
+    """A frozen process wakes as soon as another one has taken the same step."""
+
+    def __str__(self) -> str:
+        parts = [f"{self.at_s:6.2f} s  {self.blow.value}", f"node {self.node}"]
+        if self.step:
+            parts.append(f"at {self.step} #{self.nth}")
+        if self.engine:
+            parts.append(self.engine)
+        if self.for_s:
+            parts.append(f"for {self.for_s:.1f} s")
+        if self.until_step:
+            parts.append("or until another takes the step")
+        if self.blow in {Blow.LEASE_EARLY, Blow.LEASE_LATE}:
+            parts.append(f"shard {self.shard}")
+        if self.blow is Blow.POISON:
+            parts.append(f"lane of user {self.lane}")
+        if self.amount:
+            parts.append(f"amount {self.amount:.1f}")
+        return ", ".join(parts)
+
+
+class Act(Enum):
+    """What a person, or an administrator, does."""
+
+    SEND = "sends"
+    REACT = "reacts"
+    ADD = "is added"
+    REMOVE = "is removed"
+    CONNECT = "connects"
+    DISCONNECT = "disconnects"
+    MARK = "marks as read"
+    LIST = "looks at the session list"
+    HISTORY = "looks at the history"
+    REPORT = "reports a gap that is none"
+    STEAL = "pulls with another's cursor"
+    FORGET = "loses the device's own position"
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """One act: `user` and `conversation` are numbers within the `tenant`."""
+
+    at_s: float
+    act: Act
+    tenant: int
+    user: int
+    conversation: int = 0
+    device: int = 0
+    count: int = 1
+    stubborn: bool = True
+    """Asks again until there is an answer; else it gives up after the first try."""
+
+    def __str__(self) -> str:
+        what = f"{self.at_s:6.2f} s  t{self.tenant}/user {self.user} {self.act.value}"
+        if self.act in {Act.CONNECT, Act.DISCONNECT, Act.STEAL, Act.FORGET}:
+            return f"{what}, device {self.device}"
+        extra = f" {self.count} events" if self.act is Act.SEND else ""
+        return f"{what}{extra}, conversation {self.conversation}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that a world is a function of."""
+
+    seed: int
+    shape: Shape
+    weather: Weather
+    strikes: tuple[Strike, ...]
+    deeds: tuple[Deed, ...]
+    members: tuple[tuple[int, ...], ...] = field(default=())
+    """The first members of each tenant's conversations, by number."""
+
+
+STORM_S: Final = 9.0
+"""How long deeds and blows go on; then everything is healed."""
+
+
+def draw(seed: int) -> Plan:
+    """The plan of a seed."""
+    chance = stream(seed, "plan")
+    shape = _shape(chance)
+    return Plan(
+        seed=seed,
+        shape=shape,
+        weather=_weather(chance),
+        strikes=_strikes(chance, shape),
+        deeds=_deeds(chance, shape),
+        members=tuple(
+            tuple(sorted(chance.sample(range(shape.users), chance.randint(1, shape.users))))
+            for _ in range(shape.conversations)
+        ),
+    )
+
+
+def _shape(chance: random.Random) -> Shape:
+    nodes = chance.choice((1, 2, 2, 2, 3))
+    return Shape(
+        chunks=tuple(chance.choice((1, 2, 3, 512)) for _ in range(nodes)),
+        mailbox_shards=chance.choice((1, 1, 2)),
+        writer_shards=chance.choice((1, 1, 2)),
+        tenants=chance.choice((1, 1, 2)),
+        users=chance.randint(3, 5),
+        conversations=chance.randint(1, 3),
+        torn=chance.random() < 0.5,
+    )
+
+
+def _weather(chance: random.Random) -> Weather:
+    level = chance.choice((0.0, 0.01, 0.03, 0.1))
+    rates = tuple(
+        (fate, level * chance.random())
+        for fate in Fate
+        if fate is not Fate.DELAY and chance.random() < 0.6
+    )
+    delay = (Fate.DELAY, chance.choice((0.0, 0.2, 0.6)))
+    return Weather((*rates, delay), delay_s=chance.choice((0.01, 0.1, 0.5)))
+
+
+_BLOWS: Final = (
+    *(Blow.KILL_BEFORE, Blow.KILL_AFTER, Blow.FREEZE_BEFORE, Blow.FREEZE_AFTER) * 4,
+    *(Blow.PARTITION, Blow.LEASE_EARLY, Blow.POISON) * 2,
+    *Blow,
+)
+
+
+def _strikes(chance: random.Random, shape: Shape) -> tuple[Strike, ...]:
+    count = chance.choice((0, 1, 2, 2, 3, 4, 5))
+    return tuple(sorted((_strike(chance, shape) for _ in range(count)), key=lambda s: s.at_s))
+
+
+def _strike(chance: random.Random, shape: Shape) -> Strike:
+    blow = chance.choice(_BLOWS)
+    at_step = blow in {Blow.KILL_BEFORE, Blow.KILL_AFTER, Blow.FREEZE_BEFORE, Blow.FREEZE_AFTER}
+    frozen = blow in {Blow.FREEZE, Blow.FREEZE_BEFORE, Blow.FREEZE_AFTER}
+    return Strike(
+        blow=blow,
+        at_s=round(chance.uniform(0.5, STORM_S - 1.0), 3),
+        node=chance.randrange(shape.nodes),
+        for_s=round(chance.choice((0.3, 2.0, 5.0, 9.0)) * chance.uniform(0.5, 1.5), 3),
+        step=chance.choice(WEIGHTED_STEPS) if at_step else "",
+        nth=chance.choice((1, 1, 1, 2, 3, 5)),
+        engine=chance.choice(ENGINES) if blow is Blow.PARTITION else "",
+        shard=chance.randrange(max(shape.mailbox_shards, shape.writer_shards)),
+        lane=chance.randrange(shape.users),
+        amount=chance.choice((0.5, 1.5, 4.0)) if blow in _STEPPING else 0.0,
+        until_step=frozen and chance.random() < 0.5,
+    )
+
+
+_STEPPING: Final = {Blow.CLOCK_BACK, Blow.CLOCK_AHEAD, Blow.LEASE_LATE}
+
+_ACTS: Final = (
+    *(Act.SEND,) * 9,
+    *(Act.REACT,) * 2,
+    *(Act.ADD, Act.REMOVE) * 3,
+    *(Act.CONNECT,) * 4,
+    *(Act.DISCONNECT,) * 2,
+    *(Act.MARK,) * 2,
+    Act.LIST,
+    Act.HISTORY,
+    Act.REPORT,
+    Act.STEAL,
+    Act.FORGET,
+)
+
+
+def _deeds(chance: random.Random, shape: Shape) -> tuple[Deed, ...]:
+    deeds = [
+        Deed(
+            at_s=round(chance.uniform(0.0, STORM_S), 3),
+            act=chance.choice(_ACTS),
+            tenant=chance.randrange(shape.tenants),
+            user=chance.randrange(shape.users),
+            conversation=chance.randrange(shape.conversations),
+            device=chance.choice((0, 0, 1)),
+            count=chance.choice((1, 1, 2, 3)),
+            stubborn=chance.random() < 0.8,
+        )
+        for _ in range(chance.randint(15, 40))
+    ]
+    return tuple(sorted(deeds, key=lambda deed: deed.at_s))

@@ -1,0 +1,45 @@
+"""What the ports took and gave, in order: hashed always, kept as lines when somebody will read it.
+
+Two runs of one seed are the same run if and only if their digests are: each call goes in with its
+time, its process, its arguments and what came back, and the loop's count of steps ends it. A
+coarser trace (names of calls, say) would stay equal while worlds drift apart.
+"""
+
+import hashlib
+from typing import Final
+
+from qimd.adapters.memory import Call
+
+WIDTH_MAX: Final = 200
+"""What of a call a person reads."""
+
+
+class Trace:
+    """`note` is called at each thing that happened; `line` only for what a person wants to read."""
+
+    def __init__(self, *, keep: bool) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.keep = keep
+        self.lines: list[str] = []
+
+    def note(self, now_s: float, actor: str, what: str) -> None:
+        """Into the digest; kept as a line of the timeline too, if lines are kept."""
+        text = f"{now_s:.6f} {actor} {what}"
+        self._hash.update(text.encode())
+        if self.keep:
+            self.lines.append(f"{now_s:9.3f}  {actor:<8} {what}")
+
+    def call(self, now_s: float, actor: str, call: Call, reply: object, *, shown: bool) -> None:
+        """A port's call with what it gave; `shown` in the timeline too."""
+        self._hash.update(f"{now_s:.6f} {actor} {call!r} {call.content!r} {reply!r}".encode())
+        if self.keep and shown:
+            key = getattr(call.key, "conversation", None) or call.key
+            text = f"{call.op} {key} → {reply!r}"
+            text = text if len(text) <= WIDTH_MAX else f"{text[:WIDTH_MAX]}…"
+            self.lines.append(f"{now_s:9.3f}  {actor:<8} {text}")
+
+    def digest(self, steps: int) -> str:
+        """The run's fingerprint."""
+        whole = self._hash.copy()
+        whole.update(steps.to_bytes(8, "big"))
+        return whole.hexdigest()
