@@ -15,14 +15,12 @@ from qim.tenant.v1.tenant_service_pb2 import (
     Tenant,
     TenantKey,
 )
+from qimd.control.keys import key_problem
 from qimd.core.errors import ErrorCode, QimError, invalid, unavailable
 from qimd.core.ids import TenantId, check_id
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal, Unknown
 from qimd.ports.runtime import Runtime
 from qimd.ports.store import TenantRecord, TenantStore
-
-KEY_BYTES: Final = 32
-"""A raw Ed25519 public key."""
 
 KEYS_MAX: Final = 16
 """Keys of a tenant at its creation: several generations and issuers, and a bounded row."""
@@ -104,8 +102,9 @@ def _checked_keys(keys: Sequence[TenantKey]) -> dict[str, bytes]:
 
 def _checked_key(key: TenantKey, field: str) -> tuple[str, bytes]:
     key_id = check_id(key.key_id, f"{field}.key_id")
-    if len(key.public_key) != KEY_BYTES:
-        raise invalid(f"an Ed25519 public key has {KEY_BYTES} bytes", f"{field}.public_key")
+    problem = key_problem(key.public_key)
+    if problem:
+        raise invalid(problem, f"{field}.public_key")
     return key_id, key.public_key
 
 

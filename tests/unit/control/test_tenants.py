@@ -98,6 +98,10 @@ OUTSIDE = {
     "no key id": (named("a", key("")), "keys[0].key_id"),
     "31 bytes": (named("a", key(size=31)), "keys[0].public_key"),
     "33 bytes": (named("a", key(size=33)), "keys[0].public_key"),
+    "a key of zeros": (
+        named("a", TenantKey(key_id="k", public_key=bytes(32))),
+        "keys[0].public_key",
+    ),
     "a key id twice": (named("a", key(), key()), "keys[1].key_id"),
     "too many": (named("a", *(key(f"k{n}") for n in range(KEYS_MAX + 1))), "keys"),
 }
