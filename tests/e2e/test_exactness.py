@@ -334,3 +334,46 @@ async def _check_mailboxes(
     for user in USERS:
         wanted = sum(len(received(user, history)) for history in histories.values())
         check_mailbox(user, await operator.mailbox(user, wanted), histories)
+
+
+# --- would it be noticed? ---------------------------------------------------------------------
+
+
+def _event(seq: int, added: Sequence[str] = (), removed: Sequence[str] = ()) -> ConversationEvent:
+    event = ConversationEvent(conversation_id="r", conversation_seq=seq, event_id=bytes([seq]) * 16)
+    event.membership_change.added_user_ids.extend(added)
+    event.membership_change.removed_user_ids.extend(removed)
+    return event
+
+
+HISTORY = [
+    _event(1, added=["u"]),
+    _event(2),
+    _event(3, removed=["u"]),
+    _event(4),
+    _event(5, added=["u"]),
+    _event(6),
+]
+
+
+@pytest.mark.parametrize(
+    ("seqs", "is_exact"),
+    [
+        ([1, 2, 3, 5, 6], True),
+        ([1, 2, 3, 5], False),
+        ([1, 2, 3, 4, 5, 6], False),
+        ([1, 2, 2, 3, 5, 6], False),
+        ([2, 1, 3, 5, 6], False),
+    ],
+)
+def test_a_mailbox_that_is_not_exact_would_be_noticed(seqs: list[int], is_exact: bool) -> None:
+    mailbox = [
+        DeliveredEvent(mailbox_seq=place, event=HISTORY[seq - 1])
+        for place, seq in enumerate(seqs, 1)
+    ]
+    try:
+        check_mailbox("u", mailbox, {"r": HISTORY})
+    except AssertionError:
+        assert not is_exact
+    else:
+        assert is_exact
