@@ -196,6 +196,33 @@ class Sessions(Protocol):
         """(read mark, unread) after it."""
 
 
+@dataclass(frozen=True, slots=True)
+class RebuildPlan:
+    """What a rebuild of a dirty projection partition will touch, or has touched.
+
+    The log is read on from `next_offset`: its high watermark, taken first. `conversations` and
+    `events` are what the rebuild goes through, those of other partitions' users too; `rows` is what
+    it wrote, 0 in a plan.
+    """
+
+    partition: int
+    dirty: str
+    log_identity: str
+    next_offset: int
+    conversations: int
+    events: int
+    rows: int
+
+
+class SessionOperations(Protocol):
+    """The session room, to an operator."""
+
+    async def rebuild(self, partition: int, *, dry_run: bool) -> RebuildPlan:
+        """The way out of dirty where a restart is none. Raises NOT_OWNER, INVALID_ARGUMENT for a
+        partition that is not dirty, UNAVAILABLE if it failed: it may be asked for again.
+        """
+
+
 class SessionSupplement(Protocol):
     """The low-latency supplement from the mailbox: activity only, best effort, no checkpoint."""
 

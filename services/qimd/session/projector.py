@@ -7,28 +7,25 @@ step that the engine refuses for its content) makes the projection dirty until a
 checkpoint or a stale term means another owner: step down, not dirty.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeVar, assert_never
+from collections.abc import Sequence
+from typing import Final
 
 from qimd.contract.dispatch import decode_dispatch
 from qimd.contract.violation import ContractViolation, ReaderTooOld
 from qimd.core.errors import ErrorCode, QimError
 from qimd.core.ids import UserId
 from qimd.core.lease import Term
-from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal, Unknown
+from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
 from qimd.core.parameters import (
     LOG_IDENTITY_CHECK_INTERVAL_S,
     PROJECTION_BATCH_RECORDS_MAX,
     PROJECTION_LAG_SAMPLE_INTERVAL_S,
-    PROJECTION_RETRY_MAX_S,
-    PROJECTION_RETRY_MIN_S,
     PROJECTION_STEP_ROWS_MAX,
 )
 from qimd.core.records import ConversationKey, Dispatch, LogIdentity
-from qimd.ports.log import Log, LogFault, LogRecord, Reader, Watermarks
-from qimd.ports.projection import PartitionCheckpoint, ProjectionStore, ProjectStep
-from qimd.ports.quarantine import Quarantined, QuarantineStore
-from qimd.ports.runtime import Runtime
+from qimd.ports.log import LogFault, LogRecord, Reader, Watermarks
+from qimd.ports.projection import PartitionCheckpoint, ProjectStep
+from qimd.ports.quarantine import Quarantined
 from qimd.session.logic import (
     Dirty,
     EpochFilter,
@@ -37,25 +34,15 @@ from qimd.session.logic import (
     judge_checkpoint,
     judge_identity,
     judge_record,
-    judge_retention,
     meta_of,
 )
+from qimd.session.ports import RoomPorts
+from qimd.session.steps import ProjectionDirty, Steps, demand, inspected_log
 from qimd.telemetry.logs import logger
-from qimd.telemetry.metrics import Metrics
 
 _log = logger("session")
-_TRANSIENT: Final = frozenset({Refusal.NO_SPACE, Refusal.UNREACHABLE})
-T = TypeVar("T")
 _FETCH_WAIT_S: Final = 0.5
 """How long an idle fetch waits: also how late an ended term is noticed."""
-
-
-class ProjectionDirty(Exception):
-    """The projection can't be proved complete. Its text is for operators."""
-
-
-class SteppedDown(Exception):
-    """Another owner has the partition, or the term has ended: nothing may be written any more."""
 
 
 class Projector:
@@ -65,18 +52,7 @@ class Projector:
     identity was proved again after it.
     """
 
-    def __init__(
-        self,
-        term: Term,
-        *,
-        partitions: int,
-        recovery_window_ms: int,
-        log: Log,
-        projection: ProjectionStore,
-        quarantine: QuarantineStore,
-        runtime: Runtime,
-        metrics: Metrics,
-    ) -> None:
+    def __init__(self, ports: RoomPorts, term: Term) -> None:
         self.term = term
         self.partition = term.shard
         self.ready = False
@@ -84,13 +60,12 @@ class Projector:
         self.high = 0
         self.touched: tuple[ConversationKey, Sequence[UserId]] | None = None
         """Rows that a late step wrote: what the drift sampler recounts."""
-        self._partitions = partitions
-        self._recovery_window_ms = recovery_window_ms
-        self._log = log
-        self._projection = projection
-        self._quarantine = quarantine
-        self._runtime = runtime
-        self._metrics = metrics
+        self._ports = ports
+        self._log = ports.log
+        self._projection = ports.projection
+        self._runtime = ports.runtime
+        self._metrics = ports.metrics
+        self._steps = Steps(term, ports.runtime, lambda: self._watch(None))
         self._epochs = EpochFilter()
         self._sampled_at_s = float("-inf")
         self._proved_at_s = float("-inf")
@@ -101,12 +76,14 @@ class Projector:
     async def run(self) -> None:
         """Never returns: raises SteppedDown or ProjectionDirty."""
         try:
-            identity, checkpoint, marks = await self._persist("the start gates", self._inspect)
+            identity, checkpoint, marks = await self._steps.persist(
+                "the start gates", self._inspect
+            )
             self.next_offset, self.high = checkpoint.next_offset, marks.high
-            reader = await self._persist("the log", self._open_reader)
+            reader = await self._steps.persist("the log", self._open_reader)
             try:
                 await self._project_to(reader, identity, marks.high)
-                await self._persist("readiness", lambda: self._prove(identity))
+                await self._steps.persist("readiness", lambda: self._prove(identity))
                 self.ready = True
                 _log.info("projection is ready", mailbox_shard=self.partition,
                           next_offset=self.next_offset)  # fmt: skip
@@ -117,35 +94,37 @@ class Projector:
             raise ProjectionDirty(str(fault)) from None
 
     async def _inspect(self) -> tuple[LogIdentity, PartitionCheckpoint, Watermarks]:
-        before = await self._log.identity()
-        marks = await self._log.watermarks(self.partition)
-        after = await self._log.identity()
-        _demand(judge_identity(before, before, after, self._partitions))
-        _demand(judge_retention(await self._log.settings(), self._recovery_window_ms))
-        meta = meta_of(before)
-        initial = judge_checkpoint(await self._projection.checkpoint(self.partition), meta, marks)
+        stored = await self._projection.checkpoint(self.partition)
+        identity, marks = await inspected_log(self._ports, self.partition)
+        meta = meta_of(identity)
+        initial = judge_checkpoint(stored, meta, marks)
         if isinstance(initial, Dirty):
             raise ProjectionDirty(initial.reason)
-        opened = await self._settle(
+        opened = await self._steps.settle(
             "opening the partition",
             lambda: self._projection.open_partition(self.partition, self.term.epoch, initial),
         )
-        # The owner before us may have moved it between our two reads: what counts is what the step
-        # that made the term ours found.
+        # The owner before us may have moved it until that step, and past the end that we saw: what
+        # counts is what the step that made the term ours found, and the log as it is behind it.
+        marks = await self._bounds(identity)
         checkpoint = judge_checkpoint(opened, meta, marks)
         if isinstance(checkpoint, Dirty):
             raise ProjectionDirty(checkpoint.reason)
-        return before, checkpoint, marks
+        return identity, checkpoint, marks
 
     async def _prove(self, identity: LogIdentity) -> None:
-        before = await self._log.identity()
-        marks = await self._log.watermarks(self.partition)
-        after = await self._log.identity()
-        _demand(judge_identity(identity, before, after, self._partitions))
+        # Read before the log's end, not behind it: a process that is stopped between the two must
+        # not hold its successor's progress against an end that was seen before there was any.
         stored = await self._projection.checkpoint(self.partition)
-        judged = judge_checkpoint(stored, meta_of(identity), marks)
+        judged = judge_checkpoint(stored, meta_of(identity), await self._bounds(identity))
         if stored is None or isinstance(judged, Dirty):
             raise ProjectionDirty(judged.reason if isinstance(judged, Dirty) else "it is gone")
+
+    async def _bounds(self, identity: LogIdentity) -> Watermarks:
+        """The watermarks, of the log of this identity."""
+        found, marks = await inspected_log(self._ports, self.partition)
+        demand(judge_identity(identity, found, found, self._ports.table.mailbox_shards))
+        return marks
 
     async def _open_reader(self) -> Reader:
         return await self._log.open_reader(self.partition, self.next_offset)
@@ -154,7 +133,7 @@ class Projector:
 
     async def _project_to(self, reader: Reader, identity: LogIdentity, end: int | None) -> None:
         while end is None or self.next_offset < end:
-            records = await self._persist(
+            records = await self._steps.persist(
                 "the log", lambda: reader.fetch(PROJECTION_BATCH_RECORDS_MAX, _FETCH_WAIT_S)
             )
             if records:
@@ -206,7 +185,9 @@ class Projector:
             decoded.append(None if stale else dispatch)
         if spoilt:
             # Durable first: past the checkpoint, the log may be the only other place it exists in.
-            await self._settle("quarantine", lambda: self._quarantine.quarantine(spoilt))
+            await self._steps.settle(
+                "quarantine", lambda: self._ports.quarantine.quarantine(spoilt)
+            )
             self._metrics.quarantined_total.labels("session").inc(len(spoilt))
             _log.error("records were quarantined", mailbox_shard=self.partition,
                        first_offset=spoilt[0].offset, count=len(spoilt))  # fmt: skip
@@ -233,7 +214,7 @@ class Projector:
             next_offset=next_offset,
             groups=folded.groups,
         )
-        await self._settle("projecting", lambda: self._project_once(step))
+        await self._steps.settle("projecting", lambda: self._project_once(step))
         self.next_offset = next_offset
         self.high = max(self.high, next_offset)
         self._metrics.stage_entries_total.labels("session").inc(folded.rows)
@@ -254,55 +235,7 @@ class Projector:
             case _:
                 return outcome
 
-    # --- what every step has in common ---
-
-    async def _settle(self, what: str, call: Callable[[], Awaitable[Outcome[T]]]) -> T:
-        """The step's value once it is applied; issued again while its outcome is unknown or the
-        engine can't take it now.
-        """
-        tries = 0
-        while True:
-            self._demand_term()
-            match await call():
-                case Applied(value=value):
-                    return value
-                case NotApplied(refusal=Refusal.STALE_EPOCH | Refusal.HEAD_MOVED):
-                    raise SteppedDown
-                case NotApplied(refusal=refusal, detail=detail) if refusal not in _TRANSIENT:
-                    raise ProjectionDirty(f"{what} was refused: {refusal.value} {detail}")
-                case NotApplied(refusal=refusal):
-                    waits_for = refusal.value
-                case Unknown():
-                    waits_for = "unknown outcome"
-                case outcome:
-                    assert_never(outcome)
-            await self._back_off(what, waits_for, tries)
-            tries += 1
-
-    async def _persist(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
-        """What the call gives, asked again while the engine does not answer."""
-        tries = 0
-        while True:
-            self._demand_term()
-            try:
-                return await call()
-            except QimError as error:
-                if error.code is not ErrorCode.UNAVAILABLE:
-                    raise ProjectionDirty(f"{what}: {error}") from None
-            await self._back_off(what, "unavailable", tries)
-            tries += 1
-
-    async def _back_off(self, what: str, waits_for: str, tries: int) -> None:
-        if tries == 0:
-            _log.warning("projection waits", mailbox_shard=self.partition, step=what,
-                         waits_for=waits_for)  # fmt: skip
-        delay_s = min(PROJECTION_RETRY_MAX_S, PROJECTION_RETRY_MIN_S * 2 ** min(tries, 16))
-        await self._runtime.sleep(delay_s * (0.5 + self._runtime.random() / 2))
-        await self._watch(None)
-
-    def _demand_term(self) -> None:
-        if not self.term.may_write(self._runtime.monotonic_s()):
-            raise SteppedDown
+    # --- what it shows ---
 
     async def _watch(self, identity: LogIdentity | None) -> None:
         """Show the lag, and see now and then that the log is still the same."""
@@ -330,9 +263,4 @@ class Projector:
             return
         self._proved_at_s = now_s
         found = await self._log.identity()
-        _demand(judge_identity(identity, found, found, self._partitions))
-
-
-def _demand(fault: Dirty | None) -> None:
-    if fault is not None:
-        raise ProjectionDirty(fault.reason)
+        demand(judge_identity(identity, found, found, self._ports.table.mailbox_shards))

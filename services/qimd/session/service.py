@@ -24,6 +24,7 @@ from qimd.ports.log import Log
 from qimd.ports.projection import ProjectionStore, SessionRow
 from qimd.ports.quarantine import QuarantineStore
 from qimd.ports.runtime import Runtime
+from qimd.ports.services import RebuildPlan
 from qimd.ports.store import ConversationStore
 from qimd.session.listing import (
     LISTING_ID_BYTES,
@@ -34,14 +35,14 @@ from qimd.session.listing import (
     position_of,
 )
 from qimd.session.logic import clamp_mark
-from qimd.session.projector import ProjectionDirty, Projector, SteppedDown
+from qimd.session.partition import Partition
+from qimd.session.ports import RoomPorts
 from qimd.telemetry.logs import logger
 from qimd.telemetry.metrics import Metrics
 
 _log = logger("session")
 _DRIFT_SAMPLES: Final = 1024
 """Recounts that `unread_drift_ratio` is taken over: fine enough for its alert at 0.1 %."""
-_HALTED_LOOK_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +76,20 @@ class SessionService:
     ) -> None:
         self._projection = projection
         self._conversations = conversations
-        self._log = log
-        self._quarantine = quarantine
         self._table = table
         self._runtime = runtime
         self._metrics = metrics
-        self._recovery_window_ms = recovery_window_ms
-        self._owned: dict[int, Projector] = {}
+        self._ports = RoomPorts(
+            table=table,
+            projection=projection,
+            conversations=conversations,
+            log=log,
+            quarantine=quarantine,
+            runtime=runtime,
+            metrics=metrics,
+            recovery_window_ms=recovery_window_ms,
+        )
+        self._owned: dict[int, Partition] = {}
         self._dirty: dict[int, str] = {}
         self._listings = Listings(SESSION_LISTINGS_MAX, SESSION_LISTING_EXPIRY_S)
         self._drifted: deque[bool] = deque(maxlen=_DRIFT_SAMPLES)
@@ -92,63 +100,37 @@ class SessionService:
         """Project the partition `term.shard` until the term has ended.
 
         A dirty partition keeps its term and refuses: only a restart of the process makes it try
-        again from its last good checkpoint.
+        again from its last good checkpoint, or a rebuild from the store.
         """
-        projector = Projector(
-            term,
-            partitions=self._table.mailbox_shards,
-            recovery_window_ms=self._recovery_window_ms,
-            log=self._log,
-            projection=self._projection,
-            quarantine=self._quarantine,
-            runtime=self._runtime,
-            metrics=self._metrics,
-        )
-        partition = term.shard
-        self._owned[partition] = projector
-        self._metrics.shard_halted.labels("session", str(partition)).set(partition in self._dirty)
-        drift = self._runtime.spawn(self._watch_drift(projector), f"unread-drift:{partition}")
+        partition = Partition(self._ports, term, self._dirty)
+        self._owned[term.shard] = partition
+        drift = self._runtime.spawn(self._watch_drift(partition), f"unread-drift:{term.shard}")
         try:
-            if partition not in self._dirty:
-                await self._project(projector)
-            # Only a dirty partition has a term left here.
-            while term.may_write(self._runtime.monotonic_s()):
-                await self._runtime.sleep(_HALTED_LOOK_S)
+            await partition.run()
         finally:
             drift.cancel()
             # A newer term of the same partition may be served already.
-            if self._owned.get(partition) is projector:
-                del self._owned[partition]
+            if self._owned.get(term.shard) is partition:
+                del self._owned[term.shard]
 
-    async def _project(self, projector: Projector) -> None:
-        try:
-            await projector.run()
-        except SteppedDown:
-            projector.term.end()
-        except ProjectionDirty as fault:
-            partition = projector.partition
-            self._dirty[partition] = str(fault)
-            self._metrics.shard_halted.labels("session", str(partition)).set(1)
-            _log.error(
-                "session projection is dirty",
-                mailbox_shard=partition,
-                reason=str(fault),
-                next_offset=projector.next_offset,
-            )
-        finally:
-            projector.ready = False
+    async def rebuild(self, partition: int, *, dry_run: bool) -> RebuildPlan:
+        """See `ports.services.SessionOperations`, and `rebuild`."""
+        owned = self._owned.get(partition)
+        if owned is None:
+            raise QimError(ErrorCode.NOT_OWNER, f"partition {partition} is not owned here")
+        return await owned.rebuild(dry_run)
 
     def describe(self) -> Sequence[PartitionStatus]:
         """The partitions owned here."""
         return [
             PartitionStatus(
-                partition=partition,
-                next_offset=projector.next_offset,
-                high_watermark=max(projector.high, projector.next_offset),
-                ready=projector.ready,
-                dirty=self._dirty.get(partition, ""),
+                partition=number,
+                next_offset=partition.projector.next_offset,
+                high_watermark=max(partition.projector.high, partition.projector.next_offset),
+                ready=partition.projector.ready,
+                dirty=partition.dirty,
             )
-            for partition, projector in sorted(self._owned.items())
+            for number, partition in sorted(self._owned.items())
         ]
 
     def _demand_open(self, user: UserKey) -> None:
@@ -156,12 +138,13 @@ class SessionService:
         if self._dirty:
             raise QimError(
                 ErrorCode.SESSION_PROJECTION_DIRTY,
-                "the session projection can't be proved complete; it refuses until a restart",
+                "the session projection can't be proved complete; it refuses until a restart, or "
+                "a rebuild",
             )
         partition, _ = self._table.mailbox(user.tenant, user.user)
         if partition not in self._owned:
             raise QimError(ErrorCode.NOT_OWNER, "the user's partition is not owned here")
-        if not all(projector.ready for projector in self._owned.values()):
+        if not all(owned.projector.ready for owned in self._owned.values()):
             raise unavailable("the session projection is catching up")
 
     # --- lists ---
@@ -286,12 +269,12 @@ class SessionService:
 
     # --- drift ---
 
-    async def _watch_drift(self, projector: Projector) -> None:
+    async def _watch_drift(self, partition: Partition) -> None:
         while True:
             await self._runtime.sleep(UNREAD_DRIFT_SAMPLE_INTERVAL_S)
-            if projector.ready:
+            if partition.projector.ready:
                 try:
-                    await self.sample_drift(projector.partition)
+                    await self.sample_drift(partition.number)
                 except QimError as error:
                     _log.debug("unread drift was not sampled", code=error.code.name)
 
@@ -300,10 +283,10 @@ class SessionService:
 
         Raises QimError(UNAVAILABLE) if the rows or events can't be read now.
         """
-        projector = self._owned.get(partition)
-        if projector is None or projector.touched is None:
+        owned = self._owned.get(partition)
+        if owned is None or owned.projector.touched is None:
             return
-        key, users = projector.touched
+        key, users = owned.projector.touched
         for _ in range(min(UNREAD_DRIFT_SAMPLE_ROWS, len(users))):
             user = users[int(self._runtime.random() * len(users))]
             await self._recount(key, user)
