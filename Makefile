@@ -29,6 +29,11 @@ demo: setup ## Kill a server amid chat, twice, and count every event; CHAT=file.
 test: setup ## All gates and all tests, with a summary
 	@$(BIN)/python scripts/check.py lint contract test
 
+.PHONY: sim
+sim: setup ## Simulate SEEDS worlds from number FROM on; MUTANTS=1 hunts broken builds; SEED=k tells one
+	@$(BIN)/python -m tests.sim --seeds $(or $(SEEDS),2000) --from $(or $(FROM),0) \
+		$(if $(MUTANTS),--mutants) $(if $(SEED),--seed $(SEED))
+
 .PHONY: check-contract
 check-contract: setup ## The contract gates alone: buf, generated code, goldens
 	@$(BIN)/python scripts/check.py contract

@@ -178,9 +178,8 @@ class Nemesis:
     def landed(self, server: "Server", op: str) -> None:
         """Somebody's step took effect: it may be what a frozen process is to meet."""
         for frozen, strike in list(self._frozen):
-            woken_by = strike.step or "commit"
-            if strike.until_step and woken_by == op and frozen is not server:
-                self._world.saw_text("freeze until another takes the step")
+            if strike.wake_on == op and frozen is not server:
+                self._world.saw_text("a frozen owner wakes amid its successor's work")
                 self._wake(frozen, strike)
 
     # --- engines ---

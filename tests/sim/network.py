@@ -70,6 +70,7 @@ class SimNetwork:
         self._server = server
         self._chance = chance
         self._weather = weather
+        self._slow = dict(weather.rates).get(Fate.DELAY, 0.0)
         bound = 0.0
         self._bounds: list[tuple[float, Fate]] = []
         for fate, rate in weather.rates:
@@ -98,7 +99,8 @@ class SimNetwork:
     def _fate(self, call: Call) -> Fate | None:
         world = self._world
         if world.healed:
-            return None
+            # Slow is not broken: calls still cross one another.
+            return Fate.DELAY if self._chance.random() < self._slow else None
         fate = world.nemesis.engine_fate(self._server, ENGINE_OF.get(call.op, "store"), call)
         if fate is None:
             drawn = self._chance.random()
@@ -121,7 +123,7 @@ class SimNetwork:
 
         self._later(self._chance.random() * self._weather.delay_s, land)
         if fate is Fate.TWICE:
-            self._later(self._chance.random() * LATE_MAX_S, lambda: self._land(call, effect))
+            self._unheard(self._chance.random() * LATE_MAX_S, lambda: self._land(call, effect))
         return await reply
 
     async def _failed(self, call: Call, effect: Callable[[], T], fate: Fate) -> Refused | Lost:
@@ -132,10 +134,10 @@ class SimNetwork:
             return Refused(refusal, f"{call.op}: {fate.value}")
         timeout_s = self._chance.uniform(TIMEOUT_MIN_S, TIMEOUT_MAX_S)
         if fate is Fate.LOSE_REPLY:
-            self._later(self._chance.random() * timeout_s, lambda: self._land(call, effect))
+            self._unheard(self._chance.random() * timeout_s, lambda: self._land(call, effect))
         elif fate is Fate.LAND_LATE:
             late_s = timeout_s + self._chance.random() * LATE_MAX_S
-            self._later(late_s, lambda: self._land(call, effect))
+            self._unheard(late_s, lambda: self._land(call, effect))
         await asyncio.sleep(timeout_s)
         return Lost.LOST
 
@@ -154,6 +156,17 @@ class SimNetwork:
 
     def _later(self, delay_s: float, run: Callable[[], Any]) -> None:
         self._world.loop.call_later(delay_s, run, context=self._world.engine.context)
+
+    def _unheard(self, delay_s: float, run: Callable[[], Any]) -> None:
+        """As `_later`, for an effect of which its caller hears nothing."""
+        world = self._world
+        world.on_their_way += 1
+
+        def arrive() -> None:
+            world.on_their_way -= 1
+            run()
+
+        self._later(delay_s, arrive)
 
 
 def _given(reply: T | Refused | Exception) -> T | Refused:

@@ -26,7 +26,7 @@ from qimd.core.errors import ErrorCode, QimError
 from qimd.core.ids import DeviceId, UserId
 from qimd.core.records import Accepted, ConversationKey, Draft, EventKind, UserKey
 from qimd.ports.services import Commit
-from qimd.ports.store import ShardKind
+from qimd.ports.store import IdempotencyKey, ShardKind
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -125,6 +125,7 @@ class People:
             again: list[tuple[Said, Draft]] = []
             for (said, draft), answer in zip(left, answers, strict=True):
                 wrong = self._world.ledger.answered(said, answer)
+                wrong = wrong or self._untrue(said, answer)
                 if wrong is not None:
                     self._world.violate(wrong)
                 final = isinstance(answer, QimError) and answer.code in _FINAL
@@ -134,6 +135,16 @@ class People:
             left = again if stubborn else []
             if left:
                 await asyncio.sleep(chance.uniform(PAUSE_MIN_S, PAUSE_MAX_S))
+
+    def _untrue(self, said: Said, answer: Accepted | QimError | None) -> str | None:
+        """What is wrong with "nothing was written", if it was said and something is there."""
+        if said.open_tries or not isinstance(answer, QimError):
+            return None
+        stored = self._world.cluster.conversations.conversations.get(said.key)
+        name = IdempotencyKey(UserId(said.user), said.client_msg_id)
+        if stored is None or name not in stored.idempotency or said.accepted is not None:
+            return None
+        return f"{said.user} was told of {said.client_msg_id}: {answer}; and it is there"
 
     async def _try(
         self, user: UserKey, key: ConversationKey, drafts: list[Draft], chance: random.Random

@@ -109,8 +109,8 @@ class Strike:
     shard: int = 0
     lane: int = 0
     amount: float = 0.0
-    until_step: bool = False
-    """A frozen process wakes as soon as another one has taken the same step."""
+    wake_on: str = ""
+    """A frozen process wakes as soon as another one has taken this step."""
 
     def __str__(self) -> str:
         parts = [f"{self.at_s:6.2f} s  {self.blow.value}", f"node {self.node}"]
@@ -120,8 +120,8 @@ class Strike:
             parts.append(self.engine)
         if self.for_s:
             parts.append(f"for {self.for_s:.1f} s")
-        if self.until_step:
-            parts.append("or until another takes the step")
+        if self.wake_on:
+            parts.append(f"or until another's {self.wake_on}")
         if self.blow in {Blow.LEASE_EARLY, Blow.LEASE_LATE}:
             parts.append(f"shard {self.shard}")
         if self.blow is Blow.POISON:
@@ -183,7 +183,7 @@ class Plan:
     """The first members of each tenant's conversations, by number."""
 
 
-STORM_S: Final = 9.0
+STORM_S: Final = 8.0
 """How long deeds and blows go on; then everything is healed."""
 
 
@@ -237,7 +237,32 @@ _BLOWS: Final = (
 
 def _strikes(chance: random.Random, shape: Shape) -> tuple[Strike, ...]:
     count = chance.choice((0, 1, 2, 2, 3, 4, 5))
-    return tuple(sorted((_strike(chance, shape) for _ in range(count)), key=lambda s: s.at_s))
+    strikes = [_strike(chance, shape) for _ in range(count)]
+    if shape.nodes > 1 and chance.random() < 0.4:
+        strikes.append(_duel(chance))
+    return tuple(sorted(strikes, key=lambda strike: strike.at_s))
+
+
+def _duel(chance: random.Random) -> Strike:
+    """An owner stops right before a step, and goes on in the middle of its successor's work."""
+    step, *others = chance.choice(
+        (
+            ("commit", "claim", "commit"),
+            ("produce", "produce", "produce", "claim"),
+            ("advance", "advance", "claim", "raise_epoch"),
+            ("apply", "open_shard", "apply"),
+            ("apply_watermark", "open_shard", "apply_watermark"),
+            ("project", "open_partition", "project"),
+        )
+    )
+    return Strike(
+        blow=Blow.FREEZE_BEFORE,
+        at_s=round(chance.uniform(0.3, STORM_S / 2), 3),
+        for_s=STORM_S,
+        step=step,
+        nth=chance.choice((1, 1, 2, 3)),
+        wake_on=chance.choice(others),
+    )
 
 
 def _strike(chance: random.Random, shape: Shape) -> Strike:
@@ -255,7 +280,7 @@ def _strike(chance: random.Random, shape: Shape) -> Strike:
         shard=chance.randrange(max(shape.mailbox_shards, shape.writer_shards)),
         lane=chance.randrange(shape.users),
         amount=chance.choice((0.5, 1.5, 4.0)) if blow in _STEPPING else 0.0,
-        until_step=frozen and chance.random() < 0.5,
+        wake_on=chance.choice(WEIGHTED_STEPS) if frozen and chance.random() < 0.5 else "",
     )
 
 

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LEASE: Final = LeaseParameters(
-    shard_lease_ttl_s=3.0,
-    lease_renew_interval_s=1.0,
-    lease_renew_retry_s=0.2,
-    writer_self_fence_deadline_s=2.4,
-    writer_failover_wait_s=5.0,
+    shard_lease_ttl_s=1.5,
+    lease_renew_interval_s=0.5,
+    lease_renew_retry_s=0.1,
+    writer_self_fence_deadline_s=1.2,
+    writer_failover_wait_s=2.5,
 )
-"""The production inequality at a fifth of its size: takeovers are what worlds are for."""
+"""The production inequality at a tenth of its size: takeovers are what worlds are for."""
 
 CURSOR_KEYS: Final = CursorKeys("1", {"1": b"simulated cursor key, 32 bytes ok"})
 RECOVERY_WINDOW_MS: Final = 3_600_000

@@ -13,6 +13,8 @@ from qimd.adapters.memory import Call
 WIDTH_MAX: Final = 200
 """What of a call a person reads."""
 
+_HANDLES: Final = frozenset({"open_producer", "open_reader"})
+
 
 class Trace:
     """`note` is called at each thing that happened; `line` only for what a person wants to read."""
@@ -31,10 +33,12 @@ class Trace:
 
     def call(self, now_s: float, actor: str, call: Call, reply: object, *, shown: bool) -> None:
         """A port's call with what it gave; `shown` in the timeline too."""
-        self._hash.update(f"{now_s:.6f} {actor} {call!r} {call.content!r} {reply!r}".encode())
+        # A handle on an engine is no data: its text would be its address.
+        given = type(reply).__name__ if call.op in _HANDLES else repr(reply)
+        self._hash.update(f"{now_s:.6f} {actor} {call!r} {call.content!r} {given}".encode())
         if self.keep and shown:
             key = getattr(call.key, "conversation", None) or call.key
-            text = f"{call.op} {key} → {reply!r}"
+            text = f"{call.op} {key} → {given}"
             text = text if len(text) <= WIDTH_MAX else f"{text[:WIDTH_MAX]}…"
             self.lines.append(f"{now_s:9.3f}  {actor:<8} {text}")
 

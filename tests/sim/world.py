@@ -15,6 +15,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from tests.sim import verdict
@@ -96,6 +97,8 @@ class World:
         self.healed = False
         self.finale = False
         self.took_back = False
+        self.on_their_way = 0
+        """Calls that may still land, although nobody waits for them."""
         self.table = RoutingTable(
             version=1, mailbox_shards=shape.mailbox_shards, writer_shards=shape.writer_shards
         )
@@ -252,17 +255,19 @@ class World:
         for device in self.all_devices():
             device.disconnect()
         await asyncio.sleep(1.0)
-        for device in self.all_devices():
-            device.pushed.clear()
-            device.connect()
+        acts: list[tuple[float, Callable[[], None]]] = [
+            (chance.random(), device.connect) for device in self.all_devices()
+        ]
         for key in self.conversations:
-            for _ in range(2):
-                await asyncio.sleep(chance.random() * 0.3)
-                speaker = self._users[int(key.tenant[1:])][0]
-                self.people.send(speaker, key, 1, chance)
-        if not await self._within(FINALE_S, self._unrest):
-            return
-        await self._within(FINALE_S, self._uninformed)
+            speaker = self._users[int(key.tenant[1:])][0]
+            for _ in range(3):
+                acts.append((chance.random(), partial(self.people.send, speaker, key, 1, chance)))
+        began_s = self.loop.now_s
+        for at_s, act in sorted(acts, key=lambda one: one[0]):
+            await asyncio.sleep(began_s + at_s - self.loop.now_s)
+            act()
+        if await self._within(FINALE_S, self._unrest):
+            await self._within(FINALE_S, lambda: self._unrest() or self._uninformed())
 
     # --- what is awaited ---
 
@@ -286,6 +291,8 @@ class World:
             for shard in range(count):
                 if not any(server.owns(kind, shard) for server in self.servers):
                     return f"nobody owns {kind.value} shard {shard}"
+        if self.on_their_way:
+            return f"{self.on_their_way} calls are still on their way"
         if self.people.busy:
             return f"{self.people.busy} people have no answer"
         for key, stored in self.cluster.conversations.conversations.items():
