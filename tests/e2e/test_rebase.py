@@ -1,4 +1,4 @@
-"""A dispatch log that was made anew: its shard refuses, and the operator's rebase mends it."""
+"""A dispatch log that was made anew: its readers refuse, and the operator brings them back."""
 
 import asyncio
 import json
@@ -55,34 +55,59 @@ async def make_the_log_anew(data: Path) -> None:
         await store.close()
 
 
+def unread_is(
+    server: DevServer, capsys: pytest.CaptureFixture[str], unread: int, read_through: int = 0
+) -> None:
+    """Wait until bob's list, which is projected beside the reader, shows this."""
+    for _ in range(200):
+        (row,) = ctl(server, capsys, "sessions", "--user", "bob")
+        if (row["unread"], row["read_through_seq"]) == (unread, read_through):
+            return
+    raise AssertionError(f"never {unread} unread above {read_through}: {row}")
+
+
 def test_a_log_made_anew_is_refused_until_the_operator_rebases(
     server: DevServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """MBX-01: detected by the log's identity; the shard refuses, alarms, applies nothing. After the
-    operator's rebase everything is materialised, and devices go on."""
+    operator's rebase everything is materialised, and devices go on; the session list comes back by
+    its own rebuild, with the read marks."""
     ctl(server, capsys, "conversation", "create", "c", "--member", "ann", "--member", "bob")
     for number in range(5):
         ctl(server, capsys, "send", "c", f"before {number}", "--user", "ann")
     pull = ("pull", "--no-ack", "--user", "bob")
     assert len(until(server, capsys, 6, *pull)) == 6
-    assert run(["--data", str(server.data), "rebase", "0", "--yes"]) == REFUSED
-    assert "the shard runs" in capsys.readouterr().err
+    unread_is(server, capsys, 5)
+    ctl(server, capsys, "mark-read", "c", "3", "--user", "bob")
+    for command, refusal in (("rebase", "the shard runs"), ("rebuild-projection", "not dirty")):
+        assert run(["--data", str(server.data), command, "0", "--yes"]) == REFUSED
+        assert refusal in capsys.readouterr().err
 
     assert server.stop() == 0
     asyncio.run(make_the_log_anew(server.data))
     server.start()
-    (shard,) = [row for row in ctl(server, capsys, "shards") if row["kind"] == "mailbox"]
-    assert shard["state"] not in ("owned", "not owned here")
+    mailbox, session = ctl(server, capsys, "shards")
+    assert mailbox["state"] not in ("owned", "not owned here")
+    assert "another log" in session["state"]
     assert run(["--data", str(server.data), *pull, "--timeout", "1"]) == TRY_AGAIN
     assert "identity_changed" in capsys.readouterr().err
 
     (plan,) = ctl(server, capsys, "rebase", "0", "--dry-run")
     assert (plan["dry_run"], plan["events"]) == (True, 6)
     (done,) = ctl(server, capsys, "rebase", "0", "--yes")
-    assert done["log_epoch"] > shard["shard_epoch"]
+    assert done["log_epoch"] > mailbox["shard_epoch"]
+    assert run(["--data", str(server.data), "sessions", "--user", "bob"]) == REFUSED
+    assert "SESSION_PROJECTION_DIRTY" in capsys.readouterr().err
+    (plan,) = ctl(server, capsys, "rebuild-projection", "0", "--dry-run")
+    assert (plan["dry_run"], plan["events"], plan["rows"]) == (True, 6, 0)
+    (done,) = ctl(server, capsys, "rebuild-projection", "0", "--yes")
+    assert (done["events"], done["rows"]) == (6, 2)
+    unread_is(server, capsys, 3, read_through=3)
+
     ctl(server, capsys, "send", "c", "after", "--user", "ann")
     rows = until(server, capsys, 7, *pull)
     assert [row["conversation_seq"] for row in rows] == list(range(1, 8))
+    unread_is(server, capsys, 4, read_through=3)
     exposed = server.get("/metrics")
     for zero in ZEROS:
         assert f"\n{zero} 0.0\n" in exposed, zero

@@ -212,6 +212,7 @@ class Node:
             tracer=tracer,
             quarantine=backends.quarantine,
             mailbox=self.mailbox,
+            sessions=self.sessions,
         )
 
     # --- its life ---

@@ -165,6 +165,13 @@ class AdminClient:
         request = control_service_pb2.RebaseShardRequest(mailbox_shard_id=shard, dry_run=dry_run)
         return self._call(self._control.RebaseShard, request)
 
+    def rebuild_projection(
+        self, partition: int, *, dry_run: bool
+    ) -> control_service_pb2.RebuildProjectionResponse:
+        """The way out of a dirty projection partition; `dry_run` shows what it will touch."""
+        request = control_service_pb2.RebuildProjectionRequest(partition=partition, dry_run=dry_run)
+        return self._call(self._control.RebuildProjection, request)
+
     def mailbox_shards(self) -> Sequence[mailbox_service_pb2.MailboxShard]:
         """The mailbox shards' positions and faults."""
         request = mailbox_service_pb2.DescribeShardsRequest()

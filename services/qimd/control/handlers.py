@@ -9,6 +9,8 @@ from qim.control.v1.control_service_pb2 import (
     QuarantinedRecord,
     RebaseShardRequest,
     RebaseShardResponse,
+    RebuildProjectionRequest,
+    RebuildProjectionResponse,
     TraceEventRequest,
     TraceEventResponse,
     TraceStep,
@@ -19,7 +21,7 @@ from qimd.core.errors import invalid
 from qimd.core.ids import DIGEST_BYTES, EventId
 from qimd.core.routing import RoutingTable
 from qimd.ports.quarantine import Quarantined, QuarantineStore
-from qimd.ports.services import MailboxOperations
+from qimd.ports.services import MailboxOperations, SessionOperations
 from qimd.telemetry.logs import logger
 
 _log = logger("control")
@@ -38,11 +40,13 @@ class ControlHandlers:
         tracer: Tracer,
         quarantine: QuarantineStore,
         mailbox: MailboxOperations,
+        sessions: SessionOperations,
     ) -> None:
         self._table = table
         self._tracer = tracer
         self._quarantine = quarantine
         self._mailbox = mailbox
+        self._sessions = sessions
 
     async def TraceEvent(self, request: TraceEventRequest) -> TraceEventResponse:
         """One event through every stage."""
@@ -86,6 +90,24 @@ class ControlHandlers:
             first_offset=plan.first_offset,
             conversations=plan.conversations,
             events=plan.events,
+            dry_run=request.dry_run,
+        )
+
+    async def RebuildProjection(
+        self, request: RebuildProjectionRequest
+    ) -> RebuildProjectionResponse:
+        """A dirty projection partition's way out."""
+        if request.partition >= self._table.mailbox_shards:
+            raise invalid(f"there are {self._table.mailbox_shards} partitions", "partition")
+        plan = await self._sessions.rebuild(request.partition, dry_run=request.dry_run)
+        return RebuildProjectionResponse(
+            partition=plan.partition,
+            dirty=plan.dirty,
+            log_identity=plan.log_identity,
+            next_offset=plan.next_offset,
+            conversations=plan.conversations,
+            events=plan.events,
+            rows=plan.rows,
             dry_run=request.dry_run,
         )
 

@@ -1,14 +1,15 @@
-"""Trace, quarantine list and rebase, as an operator sees them."""
+"""Trace, quarantine list, rebase and rebuild, as an operator sees them."""
 
 from collections.abc import Sequence
 
 import pytest
 from tests.support.runtime import ManualRuntime
-from tests.unit.mailbox.world import World, user_in_lane
+from tests.unit.mailbox.world import WINDOW_MS, World, user_in_lane
 
 from qim.control.v1.control_service_pb2 import (
     ListQuarantineRequest,
     RebaseShardRequest,
+    RebuildProjectionRequest,
     TraceEventRequest,
     TraceStep,
 )
@@ -25,12 +26,27 @@ from qimd.ports.projection import (
     PartitionCheckpoint,
     ProjectStep,
 )
+from qimd.session.service import SessionService
 
 COMMIT, DISPATCH, MAILBOX, SESSION = 1, 2, 3, 4
 DONE, PENDING, DUPLICATE, STALE, QUARANTINED = 1, 2, 3, 4, 5
 
 
-def handlers(world: World) -> ControlHandlers:
+def session_room(world: World) -> SessionService:
+    backends = world.backends
+    return SessionService(
+        projection=backends.projection,
+        conversations=backends.conversations,
+        log=backends.log,
+        quarantine=backends.quarantine,
+        table=world.table,
+        runtime=world.runtime,
+        metrics=world.metrics,
+        recovery_window_ms=WINDOW_MS,
+    )
+
+
+def handlers(world: World, sessions: SessionService | None = None) -> ControlHandlers:
     backends = world.backends
     tracer = Tracer(
         table=world.table,
@@ -41,7 +57,11 @@ def handlers(world: World) -> ControlHandlers:
         quarantine=backends.quarantine,
     )
     return ControlHandlers(
-        table=world.table, tracer=tracer, quarantine=backends.quarantine, mailbox=world.service
+        table=world.table,
+        tracer=tracer,
+        quarantine=backends.quarantine,
+        mailbox=world.service,
+        sessions=sessions or session_room(world),
     )
 
 
@@ -220,3 +240,36 @@ async def test_an_operator_sees_what_a_rebase_touches_before_it_is_done() -> Non
             with pytest.raises(QimError) as error:
                 await control.RebaseShard(RebaseShardRequest(mailbox_shard_id=1))
             assert error.value.field == "mailbox_shard_id"
+
+
+async def test_a_rebuild_of_the_projection_tells_what_it_touches_and_does_it() -> None:
+    async with ManualRuntime() as runtime:
+        world = World(runtime)
+        await world.chat("c", [user_in_lane(world.table, lane) for lane in (3, 7)], 3)
+        world.cluster.topic.enforce_retention(runtime.wall_ms() + 30 * 24 * 3_600_000)
+        sessions = session_room(world)
+        control, term = handlers(world, sessions), world.term()
+        task = runtime.spawn(sessions.serve(term), "session 0")
+        await runtime.settle()
+        answers = []
+
+        async def ask(dry_run: bool) -> None:
+            request = RebuildProjectionRequest(partition=0, dry_run=dry_run)
+            answers.append(await control.RebuildProjection(request))
+
+        for dry_run in (True, False):
+            runtime.spawn(ask(dry_run), "an operator")
+            await runtime.settle()
+        dry, done = answers
+        assert (dry.dry_run, done.dry_run, dry.rows, done.rows) == (True, False, 0, 2)
+        for answer in answers:
+            assert (answer.partition, answer.next_offset) == (0, 4)
+            assert (answer.conversations, answer.events) == (1, 4)
+            assert answer.log_identity == world.cluster.topic.identity().text
+            assert "no checkpoint" in answer.dirty
+        assert [(one.ready, one.dirty) for one in sessions.describe()] == [(True, "")]
+        with pytest.raises(QimError) as error:
+            await control.RebuildProjection(RebuildProjectionRequest(partition=1))
+        assert error.value.field == "partition"
+        term.end()
+        await runtime.until(task.done)

@@ -1,4 +1,4 @@
-"""The way out of dirty: rows recounted from the store, whatever the log lost, wherever it is cut."""
+"""The way out of dirty: rows recounted from the store, whatever the log lost."""
 
 import random
 from collections.abc import Sequence

@@ -141,3 +141,31 @@ class RebaseShardResponse(_message.Message):
     events: int
     dry_run: bool
     def __init__(self, mailbox_shard_id: _Optional[int] = ..., fault: _Optional[str] = ..., rebuild_epoch: _Optional[int] = ..., log_epoch: _Optional[int] = ..., log_identity: _Optional[str] = ..., first_offset: _Optional[int] = ..., conversations: _Optional[int] = ..., events: _Optional[int] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class RebuildProjectionRequest(_message.Message):
+    __slots__ = ("partition", "dry_run")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    dry_run: bool
+    def __init__(self, partition: _Optional[int] = ..., dry_run: _Optional[bool] = ...) -> None: ...
+
+class RebuildProjectionResponse(_message.Message):
+    __slots__ = ("partition", "dirty", "log_identity", "next_offset", "conversations", "events", "rows", "dry_run")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    DIRTY_FIELD_NUMBER: _ClassVar[int]
+    LOG_IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CONVERSATIONS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    dirty: str
+    log_identity: str
+    next_offset: int
+    conversations: int
+    events: int
+    rows: int
+    dry_run: bool
+    def __init__(self, partition: _Optional[int] = ..., dirty: _Optional[str] = ..., log_identity: _Optional[str] = ..., next_offset: _Optional[int] = ..., conversations: _Optional[int] = ..., events: _Optional[int] = ..., rows: _Optional[int] = ..., dry_run: _Optional[bool] = ...) -> None: ...

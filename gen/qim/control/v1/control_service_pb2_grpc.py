@@ -50,6 +50,11 @@ class ControlServiceStub:
                 request_serializer=qim_dot_control_dot_v1_dot_control__service__pb2.RebaseShardRequest.SerializeToString,
                 response_deserializer=qim_dot_control_dot_v1_dot_control__service__pb2.RebaseShardResponse.FromString,
                 _registered_method=True)
+        self.RebuildProjection = channel.unary_unary(
+                '/qim.control.v1.ControlService/RebuildProjection',
+                request_serializer=qim_dot_control_dot_v1_dot_control__service__pb2.RebuildProjectionRequest.SerializeToString,
+                response_deserializer=qim_dot_control_dot_v1_dot_control__service__pb2.RebuildProjectionResponse.FromString,
+                _registered_method=True)
 
 
 class ControlServiceServicer:
@@ -79,6 +84,16 @@ class ControlServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RebuildProjection(self, request, context):
+        """The way out of a dirty partition of the session projection where a restart is none (its log
+        re-created, or no longer covering its checkpoint): recounts the rows of its users from the
+        store's conversations and memberships, keeps read marks, and reads the log on from its high
+        watermark. Only for a partition that is dirty.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ControlServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -96,6 +111,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.RebaseShard,
                     request_deserializer=qim_dot_control_dot_v1_dot_control__service__pb2.RebaseShardRequest.FromString,
                     response_serializer=qim_dot_control_dot_v1_dot_control__service__pb2.RebaseShardResponse.SerializeToString,
+            ),
+            'RebuildProjection': grpc.unary_unary_rpc_method_handler(
+                    servicer.RebuildProjection,
+                    request_deserializer=qim_dot_control_dot_v1_dot_control__service__pb2.RebuildProjectionRequest.FromString,
+                    response_serializer=qim_dot_control_dot_v1_dot_control__service__pb2.RebuildProjectionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -180,6 +200,33 @@ class ControlService:
             '/qim.control.v1.ControlService/RebaseShard',
             qim_dot_control_dot_v1_dot_control__service__pb2.RebaseShardRequest.SerializeToString,
             qim_dot_control_dot_v1_dot_control__service__pb2.RebaseShardResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RebuildProjection(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/qim.control.v1.ControlService/RebuildProjection',
+            qim_dot_control_dot_v1_dot_control__service__pb2.RebuildProjectionRequest.SerializeToString,
+            qim_dot_control_dot_v1_dot_control__service__pb2.RebuildProjectionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -42,6 +42,12 @@ class ControlServiceStub:
     position): rebuilds what the shard's members lack from the store under one new shard_epoch, and
     reads the log on, from its low watermark, under the next. Only for a shard that has halted.
     """
+    RebuildProjection: _grpc.UnaryUnaryMultiCallable[_control_service_pb2.RebuildProjectionRequest, _control_service_pb2.RebuildProjectionResponse]
+    """The way out of a dirty partition of the session projection where a restart is none (its log
+    re-created, or no longer covering its checkpoint): recounts the rows of its users from the
+    store's conversations and memberships, keeps read marks, and reads the log on from its high
+    watermark. Only for a partition that is dirty.
+    """
 
 @_typing.type_check_only
 class ControlServiceAsyncStub(ControlServiceStub):
@@ -56,6 +62,12 @@ class ControlServiceAsyncStub(ControlServiceStub):
     """The way out of a mailbox shard's fault (its log re-created, or no longer covering its
     position): rebuilds what the shard's members lack from the store under one new shard_epoch, and
     reads the log on, from its low watermark, under the next. Only for a shard that has halted.
+    """
+    RebuildProjection: _aio.UnaryUnaryMultiCallable[_control_service_pb2.RebuildProjectionRequest, _control_service_pb2.RebuildProjectionResponse]  # type: ignore[assignment]
+    """The way out of a dirty partition of the session projection where a restart is none (its log
+    re-created, or no longer covering its checkpoint): recounts the rows of its users from the
+    store's conversations and memberships, keeps read marks, and reads the log on from its high
+    watermark. Only for a partition that is dirty.
     """
 
 class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -86,6 +98,18 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         """The way out of a mailbox shard's fault (its log re-created, or no longer covering its
         position): rebuilds what the shard's members lack from the store under one new shard_epoch, and
         reads the log on, from its low watermark, under the next. Only for a shard that has halted.
+        """
+
+    @_abc_1.abstractmethod
+    def RebuildProjection(
+        self,
+        request: _control_service_pb2.RebuildProjectionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_service_pb2.RebuildProjectionResponse, _abc.Awaitable[_control_service_pb2.RebuildProjectionResponse]]:
+        """The way out of a dirty partition of the session projection where a restart is none (its log
+        re-created, or no longer covering its checkpoint): recounts the rows of its users from the
+        store's conversations and memberships, keeps read marks, and reads the log on from its high
+        watermark. Only for a partition that is dirty.
         """
 
 def add_ControlServiceServicer_to_server(servicer: ControlServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

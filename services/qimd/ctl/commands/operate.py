@@ -50,6 +50,16 @@ _REBASED: Final = (
     Column("dry_run", "dry run"),
     Column("log_identity"),
 )
+_REBUILT: Final = (
+    Column("partition"),
+    Column("dirty"),
+    Column("conversations"),
+    Column("events"),
+    Column("rows"),
+    Column("next_offset", "from offset"),
+    Column("dry_run", "dry run"),
+    Column("log_identity"),
+)
 
 
 @click.command()
@@ -215,4 +225,44 @@ def rebase(options: Options, shard: int, dry_run: bool, yes: bool) -> None:
     )
 
 
-COMMANDS: Final[tuple[click.Command, ...]] = (trace, quarantine, shards, rebase)
+@click.command("rebuild-projection")
+@click.argument("partition", type=click.IntRange(0))
+@click.option("--dry-run", is_flag=True, help="Show what it will touch, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@shared()
+@click.pass_obj
+def rebuild_projection(options: Options, partition: int, dry_run: bool, yes: bool) -> None:
+    """Bring a dirty partition of the session list back where a restart does not: its log is another
+    one, or no longer covers its checkpoint.
+
+    The session rows of its users are recounted from the store, and the log is read on from its end.
+    Read marks stay. Nobody is served before every dirty partition is mended. A rebuild that takes
+    longer than --timeout goes on in the server: `qimctl shards` shows when it is done.
+    """
+    with options.admin() as client:
+        plan = client.rebuild_projection(partition, dry_run=True)
+        note(f"projection partition {partition} is dirty: {plan.dirty}")
+        note(
+            f"the rebuild goes through {plan.events} events of {plan.conversations} conversations; "
+            f"the log {plan.log_identity} is read from offset {plan.next_offset} on"
+        )
+        if not dry_run:
+            if not yes:
+                click.confirm("Go on?", abort=True, err=True)
+            plan = client.rebuild_projection(partition, dry_run=False)
+    options.out.record(
+        _REBUILT,
+        {
+            "partition": plan.partition,
+            "dirty": plan.dirty,
+            "conversations": plan.conversations,
+            "events": plan.events,
+            "rows": plan.rows,
+            "next_offset": plan.next_offset,
+            "log_identity": plan.log_identity,
+            "dry_run": plan.dry_run,
+        },
+    )
+
+
+COMMANDS: Final[tuple[click.Command, ...]] = (trace, quarantine, shards, rebase, rebuild_projection)
