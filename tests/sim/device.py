@@ -104,6 +104,7 @@ class Device:
         self.link: Link | None = None
         self._position = 0
         self._acked = 0
+        self._forgot = False
         self._world = world
         self._chance = chance
         self._wanted = False
@@ -128,7 +129,7 @@ class Device:
 
     def forget(self) -> None:
         """Lose the own position: go on from what the server stored."""
-        self._position = 0
+        self._forgot = True
         self.disconnect()
         self.connect()
 
@@ -170,7 +171,9 @@ class Device:
         if ok.last_applied_mailbox_seq > self._acked:
             self._world.violate(f"{self.name}'s stored position is beyond what it acknowledged")
         self.cursor = ok.cursor_token
-        self._position = max(self._position, ok.last_applied_mailbox_seq)
+        known = 0 if self._forgot else self._position
+        self._forgot = False
+        self._position = max(known, ok.last_applied_mailbox_seq)
         self._world.tokens[self.key] = self.cursor
         await self._pull(link)
         link.ready = True
