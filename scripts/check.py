@@ -78,11 +78,25 @@ def contract_gates() -> list[Gate]:
 
 def test_gate(groups: Sequence[str]) -> Gate:
     """Return one pytest run for all groups, so that a run has one closing line."""
-    suites = {"contract": ("tests/compat",), "test": ("tests/unit", "tests/contract", "tests/e2e")}
+    suites = {
+        "contract": ("tests/compat",),
+        "test": ("tests/unit", "tests/contract", "tests/e2e", "tests/sim"),
+    }
     paths = tuple(
         path for group in ("test", "contract") if group in groups for path in suites[group]
     )
     return Gate("tests", (("pytest", *paths),), live=True)
+
+
+def simulator_gates() -> list[Gate]:
+    """Return the runs of the simulator: worlds that must hold, and mutants that must not."""
+    simulate = ("python", "-m", "tests.sim", "--seeds", "2000")
+    # A laptop may be busy with other things; CI has the two cores to itself.
+    within = ("--within", "300") if os.environ.get("CI") == "true" else ()
+    return [
+        Gate("worlds", ((*simulate, *within),), "make sim SEED=k", live=True),
+        Gate("mutants", ((*simulate, "--mutants"),), live=True),
+    ]
 
 
 def run(gate: Gate) -> bool:
@@ -125,6 +139,8 @@ def main(groups: Sequence[str]) -> int:
         gates += contract_gates()
     if "contract" in groups or "test" in groups:
         gates.append(test_gate(groups))
+    if "test" in groups:
+        gates += simulator_gates()
     failed = [gate.name for gate in gates if not run(gate)]
 
     print()

@@ -1,9 +1,10 @@
 """Runs seeds on all cores, and tells what failed as a story.
 
-    python -m tests.sim [--seeds N] [--from K] [--mutants] [--seed K]
+    python -m tests.sim [--seeds N] [--from K] [--within S] [--mutants] [--seed K]
 
 Prints seeds a second and the coverage of faults and crash points. The exit status is 0 only if
-every seed held, and in a run of a thousand seeds or more every fault and crash point was seen.
+every seed held, a run of a thousand seeds or more saw every fault and crash point, and it took no
+longer than `--within` seconds, if that is asked.
 `--mutants` runs the broken builds instead: each must fail within N seeds, and the seed is printed.
 `--seed K` runs one, and prints its timeline.
 """
@@ -85,7 +86,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def run_seeds(first: int, count: int) -> int:
+def run_seeds(first: int, count: int, within_s: float) -> int:
     """Run seeds on all cores; the exit status."""
     batches = [
         range(start, min(start + BATCH, first + count))
@@ -113,7 +114,10 @@ def run_seeds(first: int, count: int) -> int:
     unseen = coverage.missing(seen) if count >= coverage.GATE_SEEDS else []
     for what in unseen:
         print(f"never seen: {what}")
-    return 1 if failures or unseen else 0
+    late = 0 < within_s < seconds
+    if late:
+        print(f"too slow: it is to take {within_s:.0f} s at most")
+    return 1 if failures or unseen or late else 0
 
 
 def run_mutants(first: int, count: int) -> int:
@@ -153,6 +157,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Run the simulator.")
     parser.add_argument("--seeds", type=int, default=SEEDS_DEFAULT)
     parser.add_argument("--from", type=int, default=0, dest="first")
+    parser.add_argument("--within", type=float, default=0.0)
     parser.add_argument("--mutants", action="store_true")
     parser.add_argument("--seed", type=int)
     return parser.parse_args()
@@ -171,7 +176,7 @@ def main() -> int:
         return 1 if result.failure else 0
     if asked.mutants:
         return run_mutants(asked.first, asked.seeds)
-    return run_seeds(asked.first, asked.seeds)
+    return run_seeds(asked.first, asked.seeds, asked.within)
 
 
 if __name__ == "__main__":

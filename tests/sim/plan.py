@@ -65,6 +65,9 @@ acks → progress → entries → W → checkpoint, and the claims and epochs of
 
 WEIGHTED_STEPS: Final = CRASH_STEPS + ("commit", "produce", "advance", "apply") * 3
 
+_RARE: Final = frozenset({"create_conversation", "mark_read", "claim", "raise_epoch"})
+"""Steps that a world takes once or twice."""
+
 ENGINES: Final = ("store", "log", "lease", "mailbox", "projection")
 
 
@@ -267,15 +270,18 @@ def _duel(chance: random.Random) -> Strike:
 
 def _strike(chance: random.Random, shape: Shape) -> Strike:
     blow = chance.choice(_BLOWS)
+    step = chance.choice(WEIGHTED_STEPS)
+    # Conversations are made once, at the begin: later nobody would meet this blow.
+    early = step == "create_conversation"
     at_step = blow in {Blow.KILL_BEFORE, Blow.KILL_AFTER, Blow.FREEZE_BEFORE, Blow.FREEZE_AFTER}
     frozen = blow in {Blow.FREEZE, Blow.FREEZE_BEFORE, Blow.FREEZE_AFTER}
     return Strike(
         blow=blow,
-        at_s=round(chance.uniform(0.5, STORM_S - 1.0), 3),
+        at_s=0.0 if at_step and early else round(chance.uniform(0.5, STORM_S - 1.0), 3),
         node=chance.randrange(shape.nodes),
         for_s=round(chance.choice((0.3, 2.0, 5.0, 9.0)) * chance.uniform(0.5, 1.5), 3),
-        step=chance.choice(WEIGHTED_STEPS) if at_step else "",
-        nth=chance.choice((1, 1, 1, 2, 3, 5)),
+        step=step if at_step else "",
+        nth=1 if step in _RARE else chance.choice((1, 1, 1, 2, 3, 5)),
         engine=chance.choice(ENGINES) if blow is Blow.PARTITION else "",
         shard=chance.randrange(max(shape.mailbox_shards, shape.writer_shards)),
         lane=chance.randrange(shape.users),
@@ -292,7 +298,7 @@ _ACTS: Final = (
     *(Act.ADD, Act.REMOVE) * 3,
     *(Act.CONNECT,) * 4,
     *(Act.DISCONNECT,) * 2,
-    *(Act.MARK,) * 2,
+    *(Act.MARK,) * 3,
     Act.LIST,
     Act.HISTORY,
     Act.REPORT,
