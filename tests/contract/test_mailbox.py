@@ -43,10 +43,12 @@ from qimd.ports.mailbox import (
     Entry,
     EpochBoundary,
     EpochMark,
+    KeptRecord,
     MaterialisedRecord,
     RecordStep,
     RecordVerdict,
     ShardState,
+    reach,
 )
 
 FIRST = EpochBoundary(1, 0, "cluster/topic")
@@ -594,6 +596,68 @@ async def test_records_page_in_order(engine: Engine) -> None:
         seen.extend(each.seq for each in page)
     assert seen == [at(n) for n in range(10)]
     assert list(await mailbox.records_after(1, SEQ_NONE, 4)) == []
+
+
+# --- records of lagging lanes -----------------------------------------------------------------
+
+
+def kept_record(offset: int, after: int, value: bytes = b"record") -> KeptRecord:
+    return KeptRecord(at(after), at(offset), START_MS + offset, value)
+
+
+async def test_kept_records_are_read_in_order_and_stay_as_they_were_first_kept(
+    engine: Engine,
+) -> None:
+    await Owner.of(engine)
+    await Owner.of(engine, shard=1)
+    mailbox = engine.backends.mailbox
+    records = [kept_record(n, n - 1, bytes([n]) * (n % 3)) for n in range(1, 8)]
+    value(await mailbox.keep_records(0, TERM, records[4:]))
+    value(await mailbox.keep_records(0, TERM, records[:5]))
+    value(await mailbox.keep_records(0, TERM, [kept_record(3, 0, b"other")]))
+    value(await mailbox.keep_records(1, TERM, [kept_record(3, 0, b"of another shard")]))
+    seen: list[KeptRecord] = []
+    while page := await mailbox.kept_records(0, seen[-1].seq if seen else SEQ_NONE, 3):
+        assert len(page) <= 3
+        seen.extend(page)
+    assert seen == records
+    assert list(await mailbox.kept_records(1, at(2), 9)) == [kept_record(3, 0, b"of another shard")]
+
+
+async def test_kept_records_are_dropped_up_to_a_seq(engine: Engine) -> None:
+    await Owner.of(engine)
+    await Owner.of(engine, shard=1)
+    mailbox = engine.backends.mailbox
+    records = [kept_record(n, n - 1) for n in range(1, 6)]
+    for shard in (0, 1):
+        value(await mailbox.keep_records(shard, TERM, records))
+    assert value(await mailbox.drop_kept(0, TERM, at(3))) == 3
+    assert value(await mailbox.drop_kept(0, TERM, at(3))) == 0
+    assert list(await mailbox.kept_records(0, SEQ_NONE, 9)) == records[3:]
+    assert list(await mailbox.kept_records(1, SEQ_NONE, 9)) == records
+
+
+async def test_another_term_keeps_and_drops_nothing(engine: Engine) -> None:
+    mailbox = engine.backends.mailbox
+    records = [kept_record(1, 0)]
+    assert refused(await mailbox.keep_records(0, TERM, records)) is Refusal.NOT_FOUND
+    assert refused(await mailbox.drop_kept(0, TERM, at(1))) is Refusal.NOT_FOUND
+    await Owner.of(engine)
+    value(await mailbox.keep_records(0, TERM, records))
+    for term in (TERM - 1, TERM + 1):
+        late = await mailbox.keep_records(0, term, [kept_record(2, 1)])
+        assert refused(late) is Refusal.STALE_EPOCH
+        assert refused(await mailbox.drop_kept(0, term, at(1))) is Refusal.STALE_EPOCH
+    assert list(await mailbox.kept_records(0, SEQ_NONE, 9)) == records
+
+
+def test_what_is_kept_reaches_up_to_its_first_gap() -> None:
+    chain = [kept_record(3, 1), kept_record(4, 3), kept_record(9, 2), kept_record(12, 10)]
+    assert reach(chain, at(1)) == at(9)
+    assert reach(chain, at(2)) == at(9)
+    assert reach(chain, at(0)) == at(0)
+    assert reach(chain[3:], at(11)) == at(12)
+    assert reach([], at(5)) == at(5)
 
 
 # --- devices ----------------------------------------------------------------------------------

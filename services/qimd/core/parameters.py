@@ -133,6 +133,10 @@ MAILBOX_BATCH_ENTRIES_MAX: Final = 16_384
 BUCKET_DAYS_KEPT: Final = 30
 LANE_STALL_ALERT_S: Final = 30.0
 LANE_STALL_FAILOVER_S: Final = 120.0
+LANE_KEEP_INTERVAL_S: Final = 10.0
+"""Between two looks at whether the log's retention comes near a lane that lags: a third of the
+shortest retention in use is hours."""
+
 LANE_RETRY_MIN_S: Final = 0.2
 LANE_RETRY_MAX_S: Final = 10.0
 

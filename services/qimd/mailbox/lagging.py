@@ -1,19 +1,21 @@
 """Lagging lanes: each reads the log again from its own watermark, in order, until it meets the
 shard's position. It keeps no queue, so nothing overtakes and a restart has nothing to restore.
+Where the log no longer covers it, it reads what was kept of it in time (`keeping`).
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from qimd.core.errors import QimError
 from qimd.core.parameters import MAILBOX_BATCH_RECORDS_MAX
-from qimd.core.seq import MailboxSeq
+from qimd.core.seq import MailboxSeq, offset_of
 from qimd.mailbox import logic
 from qimd.mailbox.intake import take_in
 from qimd.mailbox.logic import Arrived, Stall
 from qimd.mailbox.materialise import Materialiser
 from qimd.mailbox.ports import RoomPorts
-from qimd.ports.log import LogFault
-from qimd.ports.mailbox import resume_offset, watermark
+from qimd.ports.log import LogFault, LogFaultKind, LogRecord
+from qimd.ports.mailbox import reach, resume_offset, watermark
 from qimd.telemetry.logs import logger
 
 _log = logger("mailbox")
@@ -60,8 +62,8 @@ class LaggingLanes:
         try:
             batch, through = await self._read(lane)
         except (QimError, LogFault) as error:
-            # OUT_OF_RANGE: the log no longer covers the lane. The others go on; an operator's
-            # rebase rebuilds the lane's events from the store.
+            # OUT_OF_RANGE: neither the log nor what was kept covers the lane. The others go on; an
+            # operator's rebase rebuilds the lane's events from the store.
             _log.error(
                 "a lagging lane can't be read again",
                 mailbox_shard=writer.state.shard,
@@ -77,20 +79,45 @@ class LaggingLanes:
     async def _read(self, lane: int) -> tuple[tuple[Arrived, ...], MailboxSeq]:
         """The next records behind W[lane], none above the position; and how far they reach."""
         state = self._writer.state
-        boundary = state.boundaries[-1]
-        start = resume_offset(boundary, watermark(state, lane))
-        reader = await self._ports.log.open_reader(state.shard, start)
+        boundary, after = state.boundaries[-1], watermark(state, lane)
         try:
-            fetched = await reader.fetch(LANE_BATCH_RECORDS_MAX, FETCH_WAIT_S)
+            fetched = await self._read_log(resume_offset(boundary, after))
+            records = [record for record in fetched if record.offset < state.next_offset]
+            through = logic.seq_at(boundary, records[-1].offset) if records else after
+        except LogFault as fault:
+            if fault.kind is not LogFaultKind.OUT_OF_RANGE:
+                raise
+            records, through = await self._read_kept(after)
+            if through == after:
+                raise
+        # The shard has passed these records: what could not be decoded is quarantined already, and
+        # a fault would have halted it before, in a build that could read them.
+        intake = take_in(records, state.shard, boundary, self._ports.runtime.wall_ms())
+        if intake.fault is not None:
+            through = max(
+                after, MailboxSeq(logic.seq_at(boundary, records[intake.taken].offset) - 1)
+            )
+        return intake.arrived, through
+
+    async def _read_log(self, start: int) -> Sequence[LogRecord]:
+        reader = await self._ports.log.open_reader(self._writer.state.shard, start)
+        try:
+            return await reader.fetch(LANE_BATCH_RECORDS_MAX, FETCH_WAIT_S)
         finally:
             await reader.close()
-        records = [record for record in fetched if record.offset < state.next_offset]
-        if not records:
-            return (), watermark(state, lane)
-        # The shard has passed these records: what could not be decoded is quarantined already, and
-        # a fault would have halted it before.
-        intake = take_in(records, state.shard, boundary, self._ports.runtime.wall_ms())
-        return intake.arrived, logic.seq_at(boundary, records[-1].offset)
+
+    async def _read_kept(self, after: MailboxSeq) -> tuple[list[LogRecord], MailboxSeq]:
+        """What was kept behind `after`, up to the first gap; and how far it reaches."""
+        kept = await self._ports.store.kept_records(
+            self._writer.state.shard, after, LANE_BATCH_RECORDS_MAX
+        )
+        through = reach(kept, after)
+        records = [
+            LogRecord(offset_of(one.seq), one.timestamp_ms, one.value)
+            for one in kept
+            if one.seq <= through and one.value
+        ]
+        return records, through
 
     def _watch(self, lane: int) -> None:
         stall = self._writer.stalls.get(lane)

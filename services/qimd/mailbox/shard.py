@@ -19,6 +19,7 @@ from qimd.core.seq import MailboxSeq
 from qimd.mailbox import gates, logic
 from qimd.mailbox.housekeeping import Housekeeping
 from qimd.mailbox.intake import take_in
+from qimd.mailbox.keeping import Keeping
 from qimd.mailbox.lagging import LaggingLanes
 from qimd.mailbox.logic import Fault
 from qimd.mailbox.materialise import Materialiser
@@ -171,9 +172,11 @@ class Shard:
         """Until the term ends or the shard was rebased. Raises what stops it."""
         ports = self._ports
         lanes = LaggingLanes(ports, writer)
+        keeping = Keeping(ports, self.term, writer)
         housekeeping = Housekeeping(ports, self.term, writer, admitted.identity, self._raise_floor)
         while self._may_write() and not await self._answer_rebases(writer):
             await housekeeping.tick()
+            await keeping.tick()
             await lanes.retry()
             records = await reader.fetch(MAILBOX_BATCH_RECORDS_MAX, lanes.wait_s(IDLE_WAIT_S))
             if records:

@@ -6,7 +6,7 @@ QimError(UNAVAILABLE) when the engine can't answer.
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from qimd.core.ids import DispatchId, EventId, UserId
@@ -160,6 +160,21 @@ class MaterialisedRecord:
     at_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class KeptRecord:
+    """A log record that a lagging lane still needs, kept beyond the log's retention.
+
+    Nothing between `after` and `seq` is for a lane that lags behind `seq`, nor the record at `seq`
+    if `value`, the record's bytes, is empty. So a reader sees whether what is kept is whole: each
+    one's `after` must not be above what was reached before it. `timestamp_ms` is the log's.
+    """
+
+    after: MailboxSeq
+    seq: MailboxSeq
+    timestamp_ms: int
+    value: bytes = field(repr=False)
+
+
 class MailboxStore(Protocol):
     """See the module."""
 
@@ -196,6 +211,23 @@ class MailboxStore(Protocol):
         (CONFLICT). The boundary that is the shard's last one already: Applied with the state as it
         is now, nothing changed. NOT_FOUND without such a shard; NO_SPACE, UNREACHABLE as ever.
         """
+
+    # records of lagging lanes, beyond the log's retention
+
+    async def keep_records(
+        self, shard: int, term: int, records: Sequence[KeptRecord]
+    ) -> Outcome[None]:
+        """Keep them durably; one that is there at the same seq already stays as it is.
+
+        Refusals: STALE_EPOCH (term), NOT_FOUND without such a shard, NO_SPACE, UNREACHABLE,
+        REJECTED.
+        """
+
+    async def kept_records(self, shard: int, after: MailboxSeq, limit: int) -> Sequence[KeptRecord]:
+        """Up to `limit` kept records whose seq is above `after`, in order."""
+
+    async def drop_kept(self, shard: int, term: int, through: MailboxSeq) -> Outcome[int]:
+        """Drop those whose seq is at or below `through`; how many went. Fenced like keeping."""
 
     # the shard's reads
 
@@ -282,3 +314,12 @@ def is_stale(marks: Sequence[EpochMark], fencing_epoch: int, seq: MailboxSeq) ->
     before = bisect_left(marks, seq, key=lambda mark: mark.first_seq)
     # Only an epoch that was the largest so far left a mark: the last one before is the largest.
     return before > 0 and marks[before - 1].fencing_epoch > fencing_epoch
+
+
+def reach(kept: Sequence[KeptRecord], after: MailboxSeq) -> MailboxSeq:
+    """How far kept records, the next ones behind `after`, are whole; `after` if not at all."""
+    for record in kept:
+        if record.after > after:
+            break
+        after = record.seq
+    return after

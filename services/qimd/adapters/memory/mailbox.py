@@ -22,6 +22,7 @@ from qimd.ports.mailbox import (
     Entry,
     EpochBoundary,
     EpochMark,
+    KeptRecord,
     MaterialisedRecord,
     RecordStep,
     RecordVerdict,
@@ -68,6 +69,7 @@ class _Shard:
     marks: dict[ConversationKey, list[EpochMark]] = field(default_factory=dict)
     progress: dict[DispatchId, DispatchProgress] = field(default_factory=dict)
     records: dict[MailboxSeq, _Record] = field(default_factory=dict)
+    kept: dict[MailboxSeq, KeptRecord] = field(default_factory=dict)
     last_request_id: bytes | None = None
     last_verdicts: tuple[RecordVerdict, ...] = ()
 
@@ -109,6 +111,7 @@ class _Shard:
             buckets=list(self.buckets),
             marks={key: list(marks) for key, marks in self.marks.items()},
             progress={name: replace(one) for name, one in self.progress.items()},
+            kept=dict(self.kept),
             records={seq: replace(row, users=list(row.users)) for seq, row in self.records.items()},
         )
 
@@ -177,11 +180,10 @@ class MailboxDisk:
 
     def begin_epoch(self, shard: int, term: int, boundary: EpochBoundary) -> Outcome[ShardState]:
         """See `ports.mailbox.MailboxStore`."""
-        stored = self.shards.get(shard)
-        if stored is None:
-            return _NO_SHARD
-        if stored.term != term:
-            return _STALE_TERM
+        held = self.held(shard, term)
+        if not isinstance(held, Applied):
+            return held
+        stored = held.value
         last = stored.boundaries[-1]
         if boundary == last:
             return Applied(stored.state(shard))
@@ -247,17 +249,42 @@ class MailboxDisk:
 
     def expire(self, shard: int, term: int, floor: MailboxSeq, limit: int) -> Outcome[int]:
         """See `ports.mailbox.MailboxStore.expire_buckets`."""
-        stored = self.shards.get(shard)
-        if stored is None:
-            return _NO_SHARD
-        if stored.term != term:
-            return _STALE_TERM
+        held = self.held(shard, term)
+        if not isinstance(held, Applied):
+            return held
+        stored = held.value
         stored.floor = max(stored.floor, floor)
         gone = list(islice((seq for seq in sorted(stored.records) if seq <= stored.floor), limit))
         for seq in gone:
             for user in stored.records.pop(seq).users:
                 self.entries[user] = [one for one in self.entries[user] if one.seq != seq]
         return Applied(len(gone))
+
+    def keep(self, shard: int, term: int, records: Sequence[KeptRecord]) -> Outcome[None]:
+        """See `ports.mailbox.MailboxStore.keep_records`."""
+        held = self.held(shard, term)
+        if not isinstance(held, Applied):
+            return held
+        for record in records:
+            held.value.kept.setdefault(record.seq, record)
+        return Applied(None)
+
+    def drop_kept(self, shard: int, term: int, through: MailboxSeq) -> Outcome[int]:
+        """See `ports.mailbox.MailboxStore`."""
+        held = self.held(shard, term)
+        if not isinstance(held, Applied):
+            return held
+        gone = [seq for seq in held.value.kept if seq <= through]
+        for seq in gone:
+            del held.value.kept[seq]
+        return Applied(len(gone))
+
+    def held(self, shard: int, term: int) -> Outcome[_Shard]:
+        """The shard, for the owner of this term."""
+        stored = self.shards.get(shard)
+        if stored is None:
+            return _NO_SHARD
+        return Applied(stored) if stored.term == term else _STALE_TERM
 
     def range_of(self, user: UserKey, after: MailboxSeq, through: MailboxSeq) -> Sequence[Entry]:
         """A user's entries in (after, through]."""
@@ -298,12 +325,10 @@ class MemoryMailboxStore:
 
     async def fold_marks(self, shard: int, term: int, below: MailboxSeq) -> Outcome[int]:
         def effect() -> Outcome[int]:
-            stored = self._disk.shards.get(shard)
-            if stored is None:
-                return _NO_SHARD
-            if stored.term != term:
-                return _STALE_TERM
-            return Applied(sum(stored.fold(key, below) for key in stored.marks))
+            held = self._disk.held(shard, term)
+            if not isinstance(held, Applied):
+                return held
+            return Applied(sum(held.value.fold(key, below) for key in held.value.marks))
 
         return await self._wire.step("fold_marks", shard, effect)
 
@@ -319,6 +344,28 @@ class MemoryMailboxStore:
     ) -> Outcome[ShardState]:
         return await self._wire.step(
             "begin_epoch", shard, lambda: self._disk.begin_epoch(shard, term, boundary)
+        )
+
+    # records of lagging lanes
+
+    async def keep_records(
+        self, shard: int, term: int, records: Sequence[KeptRecord]
+    ) -> Outcome[None]:
+        return await self._wire.step(
+            "keep_records", shard, lambda: self._disk.keep(shard, term, records)
+        )
+
+    async def kept_records(self, shard: int, after: MailboxSeq, limit: int) -> Sequence[KeptRecord]:
+        def effect() -> Sequence[KeptRecord]:
+            stored = self._disk.shards.get(shard)
+            kept = {} if stored is None else stored.kept
+            return [kept[seq] for seq in sorted(seq for seq in kept if seq > after)[:limit]]
+
+        return await self._wire.read("kept_records", shard, effect)
+
+    async def drop_kept(self, shard: int, term: int, through: MailboxSeq) -> Outcome[int]:
+        return await self._wire.step(
+            "drop_kept", shard, lambda: self._disk.drop_kept(shard, term, through)
         )
 
     # the shard's reads

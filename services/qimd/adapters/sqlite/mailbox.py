@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from qimd.adapters.sqlite import mailbox_kept as kept
 from qimd.adapters.sqlite import mailbox_reads as reads
 from qimd.adapters.sqlite import mailbox_shards as shards
 from qimd.adapters.sqlite.engine import Engine
@@ -19,6 +20,7 @@ from qimd.ports.mailbox import (
     Entry,
     EpochBoundary,
     EpochMark,
+    KeptRecord,
     MaterialisedRecord,
     RecordVerdict,
     ShardState,
@@ -69,6 +71,21 @@ class SqliteMailboxStore:
         self, shard: int, term: int, boundary: EpochBoundary
     ) -> Outcome[ShardState]:
         return await self._engine.write(lambda db: shards.begin_epoch(db, shard, term, boundary))
+
+    # records of lagging lanes
+
+    async def keep_records(
+        self, shard: int, term: int, records: Sequence[KeptRecord]
+    ) -> Outcome[None]:
+        return await self._engine.write(
+            lambda db: kept.keep_records(db, shard, term, records), weight=1 + len(records)
+        )
+
+    async def kept_records(self, shard: int, after: MailboxSeq, limit: int) -> Sequence[KeptRecord]:
+        return await self._engine.read(lambda db: kept.kept_records(db, shard, after, limit))
+
+    async def drop_kept(self, shard: int, term: int, through: MailboxSeq) -> Outcome[int]:
+        return await self._engine.write(lambda db: kept.drop_kept(db, shard, term, through))
 
     # the shard's reads
 

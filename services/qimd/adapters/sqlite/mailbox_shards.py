@@ -142,9 +142,9 @@ def _state(db: sqlite3.Connection, shard: int) -> Outcome[ShardState]:
 
 def fold_marks(db: sqlite3.Connection, shard: int, term: int, below: MailboxSeq) -> Outcome[int]:
     """See `ports.mailbox.MailboxStore`."""
-    refused = _refused(db, shard, term)
-    if refused is not None:
-        return refused
+    refusal = refused(db, shard, term)
+    if refusal is not None:
+        return refusal
     return Applied(db.execute(_FOLD_MARKS, {"shard": shard, "below": below}).rowcount)
 
 
@@ -152,9 +152,9 @@ def expire_buckets(
     db: sqlite3.Connection, shard: int, term: int, floor: MailboxSeq, limit: int
 ) -> Outcome[int]:
     """See `ports.mailbox.MailboxStore`."""
-    refused = _refused(db, shard, term)
-    if refused is not None:
-        return refused
+    refusal = refused(db, shard, term)
+    if refusal is not None:
+        return refusal
     ((raised,),) = db.execute(
         "UPDATE mailbox_shards SET floor = max(floor, ?) WHERE shard = ? RETURNING floor",
         (floor, shard),
@@ -169,7 +169,8 @@ def expire_buckets(
     return Applied(count)
 
 
-def _refused(db: sqlite3.Connection, shard: int, term: int) -> NotApplied | None:
+def refused(db: sqlite3.Connection, shard: int, term: int) -> NotApplied | None:
+    """Why a step of this term is not taken; None if it is."""
     row = db.execute("SELECT term FROM mailbox_shards WHERE shard = ?", (shard,)).fetchone()
     if row is None:
         return NO_SHARD

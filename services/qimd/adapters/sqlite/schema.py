@@ -263,6 +263,16 @@ CREATE VIEW mailbox_records_named AS
     SELECT r.*, c.tenant, c.conversation
     FROM mailbox_records AS r CROSS JOIN conversations AS c ON c.id = r.conversation_id;
 
+-- Log records that lagging lanes still need, beyond the log's retention.
+CREATE TABLE mailbox_kept (
+    shard INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    after INTEGER NOT NULL,
+    timestamp_ms INTEGER NOT NULL,
+    value BLOB NOT NULL,
+    PRIMARY KEY (shard, seq)
+) STRICT;
+
 CREATE TABLE mailbox_entries (
     user_id INTEGER NOT NULL,
     seq INTEGER NOT NULL,
