@@ -141,6 +141,7 @@ def _node(
         sole=True,
         drain_grace_s=settings.drain_grace_s,
         audit_interval_s=settings.audit_interval_s,
+        chunk_recipients=settings.dispatch_chunk_recipients,
         chores=[enforce_retention(engine.log.enforce_retention, runtime)],
     )
 

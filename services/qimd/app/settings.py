@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from qimd.core.errors import ErrorCode, QimError
-from qimd.core.parameters import DRAIN_GRACE_S, LeaseParameters
+from qimd.core.parameters import DISPATCH_CHUNK_RECIPIENTS, DRAIN_GRACE_S, LeaseParameters
 from qimd.core.routing import RoutingTable
 from qimd.telemetry.logs import LEVELS
 
@@ -106,6 +106,9 @@ class Settings:
     )
     writer_shards: int = _setting(
         2, int, "shards of conversations: a power of two, fixed once data is there", least=1
+    )
+    dispatch_chunk_recipients: int = _setting(
+        DISPATCH_CHUNK_RECIPIENTS, int, "recipients that one record of the log carries", least=1
     )
     log_retention_ms: int = _setting(
         7 * 24 * _HOUR_MS, int, "how long the dispatch log keeps a record", least=1
@@ -220,6 +223,7 @@ def check(settings: Settings) -> None:
         if getattr(settings, name) > 65_535:
             raise SettingRefused(flag_of(name), "a port is at most 65535")
     _check_shards(settings)
+    _check_records(settings)
     _check_lease(settings)
     _check_address(settings)
     if settings.log_retention_ms < settings.dispatch_recovery_window_ms:
@@ -235,6 +239,21 @@ def _check_shards(settings: Settings) -> None:
         _ = settings.table
     except QimError as error:
         raise SettingRefused(flag_of(error.field), error.message) from None
+
+
+def _check_records(settings: Settings) -> None:
+    """An event that was acknowledged must never be too large for the log."""
+    # Here, since a command that only shows its help must not load the engine.
+    from qimd.adapters.sqlite.backends import MAX_RECORD_BYTES_DEFAULT
+    from qimd.fanout.logic import largest_record_bytes
+
+    needed = largest_record_bytes(settings.dispatch_chunk_recipients)
+    if needed >= MAX_RECORD_BYTES_DEFAULT:
+        raise SettingRefused(
+            "--dispatch-chunk-recipients",
+            f"a record of {settings.dispatch_chunk_recipients} recipients may have {needed} bytes; "
+            f"the log takes records below {MAX_RECORD_BYTES_DEFAULT}",
+        )
 
 
 def _check_lease(settings: Settings) -> None:

@@ -57,6 +57,8 @@ def test_each_setting_has_a_flag_a_variable_and_a_meaning() -> None:
         (("--mailbox-shards", "3"), "--mailbox-shards"),
         (("--mailbox-shards", "0"), "--mailbox-shards"),
         (("--writer-shards", "-2"), "--writer-shards"),
+        (("--dispatch-chunk-recipients", "0"), "--dispatch-chunk-recipients"),
+        (("--dispatch-chunk-recipients", "8000"), "--dispatch-chunk-recipients"),
         (("--host", "0.0.0.0"), "--host"),
         (("--host", "::"), "--host"),
         (("--host", "chat.example"), "--host"),
