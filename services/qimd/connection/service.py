@@ -232,6 +232,8 @@ class ConnectionService:
             self._answer(link, request_id, proved)
             return
         if link.ending:
+            # Answered all the same: the end waits for what is under way.
+            self._answer(link, request_id, unavailable("the stream ends; connect again"))
             return
         # From here to AUTH_OK nothing awaits: no PUSH_EVENTS can come before it. And presence is
         # registered before any PULL is served, so what a PULL does not find is hinted.

@@ -418,6 +418,23 @@ async def test_a_drain_does_not_wait_longer_than_its_grace() -> None:
         assert place.stream_of(client).closed.is_set()
 
 
+async def test_a_drain_answers_an_auth_that_was_under_way_and_waits_no_longer() -> None:
+    async with world() as place:
+        gate = place.mailbox.open_gate = asyncio.Event()
+        client = await place.connect()
+        client.auth()
+        await place.runtime.settle()
+        place.runtime.spawn(place.service.drain(5.0), "drain")
+        await place.runtime.settle()
+        gate.set()
+        await place.runtime.settle()
+        going, answer = client.received()
+        assert going.WhichOneof("frame") == "going_away"
+        assert (answer.request_id, answer.error.code) == (1, error_pb2.ERROR_CODE_UNAVAILABLE)
+        assert place.stream_of(client).closed.is_set()
+        assert place.value("connections") == 0
+
+
 async def test_a_cancelled_handler_leaves_nothing_behind() -> None:
     async with world() as place:
         client = await place.connect()

@@ -99,6 +99,7 @@ class Mailbox:
     def __init__(self) -> None:
         self.pages: list[Page | Rebased] = []
         self.gate: asyncio.Event | None = None
+        self.open_gate: asyncio.Event | None = None
         self.raises: BaseException | None = None
         self.opened: list[DeviceKey] = []
         self.handed: list[tuple[int, MailboxSeq]] = []
@@ -107,6 +108,8 @@ class Mailbox:
 
     async def open_device(self, device: DeviceKey) -> OpenedDevice:
         self.opened.append(device)
+        if self.open_gate is not None:
+            await self.open_gate.wait()
         if self.raises is not None:
             raise self.raises
         return OpenedDevice(b"cursor", FLOOR, FLOOR)
