@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -362,3 +363,13 @@ def test_an_ephemeral_server_leaves_nothing_behind(tmp_path: Path) -> None:
     assert server.stop() == 0
     assert not folder.exists()
     assert not server.data.exists()
+
+
+def test_a_server_whose_folder_is_removed_says_so_and_ends(tmp_path: Path) -> None:
+    """What it would go on to acknowledge could never be found again."""
+    server = DevServer(tmp_path / "data").start()
+    shutil.rmtree(server.data)
+    assert server.process is not None
+    assert server.process.wait(30) == 1
+    assert "removed or replaced" in server.log.read_text()
+    server.stop()

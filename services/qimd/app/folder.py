@@ -1,6 +1,7 @@
 """The data folder's files: each read or written whole, and what fails names the flag to blame."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +42,32 @@ def write_private(path: Path, text: str, flag: str = "--data") -> None:
         _replace(path, text)
     except OSError as error:
         raise SettingRefused(flag, f"{path} can't be written: {error.strerror}") from None
+
+
+class KeptFiles:
+    """Files that must stay the ones that were opened, as long as the process runs.
+
+    What is written to a file that somebody removed or replaced is gone with the process, and no
+    write ever fails for it.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._seen = {path: _identity(path) for path in paths}
+
+    def lost(self) -> Path | None:
+        """A file that is not there any more, or is another one; None if all is well."""
+        for path, seen in self._seen.items():
+            if _identity(path) != seen:
+                return path
+        return None
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _replace(path: Path, text: str) -> None:

@@ -1,6 +1,7 @@
 """`qimd`: the server's command.
 
-Exit status: 0 after an orderly stop, 2 for a setting that is refused (the message names the flag).
+Exit status: 0 after an orderly stop, 1 after the data folder was removed under the server, 2 for a
+setting that is refused (the message names the flag).
 """
 
 import argparse
@@ -15,6 +16,7 @@ from qimd.core.errors import QimError
 if TYPE_CHECKING:
     from qimd.app.server import Server
 
+EXIT_FOLDER_LOST: Final = 1
 EXIT_REFUSED: Final = 2
 _THREAD_SWITCH_INTERVAL_S: Final = 1e-4
 
@@ -72,11 +74,10 @@ def _dev(settings: Settings) -> int:
     # The engine's threads hand rows over one by one. Fetching 500 beside a busy event loop
     # took 200 ms and more at the default interval of 5 ms, and about 20 ms at 0.1 ms.
     sys.setswitchinterval(_THREAD_SWITCH_INTERVAL_S)
-    asyncio.run(_serve(settings))
-    return 0
+    return asyncio.run(_serve(settings))
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings) -> int:
     import asyncio
 
     from qimd.app.server import open_server, watch_signals
@@ -95,10 +96,17 @@ async def _serve(settings: Settings) -> None:
         async with open_server(settings) as server:
             starting = None
             _announce(settings, server)
-            await stopped.wait()
+            ends = (stopped, server.folder_lost)
+            waits = [asyncio.ensure_future(end.wait()) for end in ends]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                wait.cancel()
+            if server.folder_lost.is_set():
+                return EXIT_FOLDER_LOST
     except asyncio.CancelledError:
         if not stopped.is_set():
             raise
+    return 0
 
 
 def _announce(settings: Settings, server: "Server") -> None:

@@ -18,10 +18,10 @@ from typing import Final
 from qimd.adapters.sqlite import OpenRefused, SqliteBackends, open_sqlite
 from qimd.app.credentials import Credentials, load_or_create, store, with_addresses
 from qimd.app.deployment import settle_facts
-from qimd.app.folder import DATABASE_NAME, prepare_folder
+from qimd.app.folder import DATABASE_NAME, KeptFiles, prepare_folder
 from qimd.app.grpc_server import GrpcServer
 from qimd.app.housekeeping import enforce_retention
-from qimd.app.lock import FolderLock
+from qimd.app.lock import LOCK_NAME, FolderLock
 from qimd.app.metrics_server import MetricsServer
 from qimd.app.runtime import AsyncioRuntime
 from qimd.app.settings import SettingRefused, Settings
@@ -30,6 +30,7 @@ from qimd.auth.admin import AdminToken
 from qimd.contract.cursor import CursorKeys
 from qimd.core.errors import unavailable
 from qimd.core.outcome import Applied, NotApplied, Refusal, Unknown
+from qimd.ports.runtime import Runtime
 from qimd.ports.store import TenantRecord, TenantStore
 from qimd.telemetry.logs import logger
 from qimd.telemetry.metrics import Metrics
@@ -38,6 +39,9 @@ _log = logger("server")
 
 CLOSE_GRACE_S: Final = 0.5
 """What gRPC waits for calls that are still there after the drain: administration calls alone."""
+
+FOLDER_CHECK_INTERVAL_S: Final = 1.0
+"""How long acknowledgements can go on after somebody removed the data folder."""
 
 SEED_TRIES: Final = 5
 """The seeding of a tenant on the local disk either works or never will."""
@@ -50,6 +54,16 @@ class Server:
         self.credentials = credentials
         self.folder = folder
         self.node = node
+        self._files = KeptFiles([folder / LOCK_NAME, folder / DATABASE_NAME])
+        self.folder_lost = asyncio.Event()
+        """Set when the data folder was removed or replaced: what is written now is lost."""
+
+    async def watch_folder(self, runtime: Runtime) -> None:
+        """Set `folder_lost` once it is."""
+        while (path := self._files.lost()) is None:
+            await runtime.sleep(FOLDER_CHECK_INTERVAL_S)
+        _log.error("the data folder was removed or replaced under the server", path=str(path))
+        self.folder_lost.set()
 
 
 @asynccontextmanager
@@ -94,7 +108,9 @@ async def open_server(settings: Settings) -> AsyncIterator[Server]:
         await grpc_server.set_serving(True)
         stack.push_async_callback(grpc_server.set_serving, False)
         _log.info("ready", grpc=grpc_server.address, metrics=metrics_server.address)
-        yield Server(credentials, folder, node)
+        server = Server(credentials, folder, node)
+        runtime.spawn(server.watch_folder(runtime), "folder-watch")
+        yield server
         _log.info("draining")
     _log.info("stopped")
 

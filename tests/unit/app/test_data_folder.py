@@ -18,7 +18,7 @@ from qimd.app.credentials import (
     with_addresses,
 )
 from qimd.app.deployment import settle_facts
-from qimd.app.folder import DATABASE_NAME, prepare_folder, write_private
+from qimd.app.folder import DATABASE_NAME, KeptFiles, prepare_folder, write_private
 from qimd.app.lock import LOCK_NAME, FolderInUse, FolderLock
 from qimd.app.settings import SettingRefused, Settings
 
@@ -179,3 +179,16 @@ def test_a_folder_that_cannot_be_made_is_refused_by_flag(tmp_path: Path) -> None
 def test_a_new_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
     prepare_folder(tmp_path / "a" / "b")
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+
+
+def test_a_kept_file_that_was_removed_or_replaced_is_noticed(tmp_path: Path) -> None:
+    kept, other = tmp_path / "kept", tmp_path / "other"
+    kept.write_text("as it was")
+    files = KeptFiles([kept])
+    kept.write_text("written to, and the same file")
+    assert files.lost() is None
+    other.write_text("a copy")
+    other.replace(kept)
+    assert files.lost() == kept
+    kept.unlink()
+    assert files.lost() == kept
