@@ -449,6 +449,7 @@ CALLS: dict[str, Any] = {
     "qim.control.v1.ControlService/TraceEvent": control_pb.TraceEventRequest(),
     "qim.control.v1.ControlService/ListQuarantine": control_pb.ListQuarantineRequest(),
     "qim.control.v1.ControlService/RebaseShard": control_pb.RebaseShardRequest(),
+    "qim.control.v1.ControlService/RebuildProjection": control_pb.RebuildProjectionRequest(),
 }
 """Every administration call. Most of the requests are no good: who has no token must not learn."""
 
