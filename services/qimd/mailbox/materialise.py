@@ -8,6 +8,7 @@ others go on. `state` is what is durable, never more.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from qimd.core.errors import unavailable
 from qimd.core.lease import Term
 from qimd.core.outcome import Applied, NotApplied, Refusal
 from qimd.core.records import ConversationKey
@@ -192,6 +193,11 @@ class Materialiser:
                 return verdicts
             case NotApplied(refusal=Refusal.REJECTED):
                 return None
+            case NotApplied(refusal=Refusal.HEAD_MOVED, detail=detail):
+                # Under our own term nobody else moves it: a try of ours has landed that was then
+                # refused, or the store was taken back. Either way what is stored counts, and the
+                # log from there on.
+                raise unavailable(f"the shard must be loaded again: {detail}")
             case NotApplied(refusal=refusal, detail=detail):
                 raise Halted(Fault("store_refused", f"apply: {refusal.value} {detail}"))
 

@@ -385,3 +385,40 @@ async def test_a_shard_with_nothing_to_mend_is_not_rebased() -> None:
                 await rebased(world)
             assert error.value.code is ErrorCode.INVALID_ARGUMENT
             assert await world.stored() == stored
+
+
+# --- a position that moved --------------------------------------------------------------------
+
+
+async def test_a_step_that_landed_before_it_was_refused_is_found_and_not_a_fault() -> None:
+    async with ManualRuntime() as runtime:
+        world = World(runtime)
+        user = user_in_lane(world.table, 0)
+        async with world.serving() as serving:
+            lost = world.cluster.faults.lose_reply("apply")
+            refused = world.cluster.faults.reject("apply", lambda _: True, times=1)
+            await world.chat("room", [user], 3)
+            await serving.reads()
+            await runtime.until(lambda: serving.shard.caught_up, 60)
+            assert (lost.hits, refused.hits) == (1, 1)
+            assert serving.shard.fault is None
+            assert await world.seqs_of(user) == [1, 2, 3, 4]
+
+
+async def test_a_store_that_was_taken_back_is_loaded_again_and_read_from_the_log() -> None:
+    async with ManualRuntime() as runtime:
+        world = World(runtime)
+        user = user_in_lane(world.table, 0)
+        async with world.serving() as serving:
+            key, _ = await world.chat("room", [user], 2)
+            await serving.reads()
+            world.cluster.sync()
+            await world.dispatch(await world.send(key, "lost with the tail", user))
+            await serving.reads()
+            before = await world.seqs_of(user)
+            world.cluster.lose_tail()
+            await world.dispatch(await world.send(key, "and one more", user))
+            await serving.reads()
+            assert before == [1, 2, 3, 4]
+            assert serving.shard.fault is None
+            assert await world.seqs_of(user) == [1, 2, 3, 4, 5]
