@@ -36,6 +36,7 @@ ENGINE_OF: Final = {
     ),
     **dict.fromkeys(
         ("open_shard", "apply", "apply_entries", "apply_progress", "apply_watermark",
+         "apply_fence", "apply_marks", "keep_records", "kept_records", "drop_kept",
          "fold_marks", "expire_buckets", "begin_epoch", "shard_state", "epoch_marks",
          "records_of", "records_after", "dispatch_counts", "entries", "entry_seqs", "open_device",
          "ack"),

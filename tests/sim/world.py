@@ -51,7 +51,10 @@ _QUIET: Final = frozenset(
     {"view", "fetch", "watermarks", "identity", "settings", "checkpoint", "renew", "pending",
      "shard_state", "records_after", "events", "audit_ranges", "quarantined", "tenant",
      "epoch_marks", "entries", "open_reader", "open_producer", "members_at", "current_members",
-     "project_fence", "expire_buckets", "set_audited", "outbox", "apply_fence"}
+     "project_fence", "expire_buckets", "set_audited", "outbox", "apply_fence",
+     "drop_kept", "kept_records", "event_ids", "dispatch_counts", "intervals", "prior_results",
+     "conversation", "ack", "count_unread", "row", "rows", "expire_idempotency", "open_device",
+     "project_rows", "find_event", "history", "records_of", "entry_seqs", "open_partition"}
 )  # fmt: skip
 """Calls that a timeline is easier to read without."""
 
