@@ -1,0 +1,340 @@
+"""`entries_per_s_n…`: durable mailbox entries a second, from SEND to W, by the size of the group.
+
+The path is a whole server, sent to over gRPC: commit, dispatch, log, mailbox, with the session
+list at work beside. Raw SQLite inserts the same (user, seq) rows into a copy of the same filled
+database, in transactions of the sizes that the mailbox's own had on average. The two take turns.
+
+A burst's seconds are taken as a · records + b · entries. With one chunk size the two grow together,
+so each group is measured under two, and solved for a and b.
+"""
+
+import asyncio
+import shutil
+import sqlite3
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from bench import machine
+from bench.harness import AT_LEAST, AT_MOST, Measure, Pair, Target, demand
+from bench.prefill import DATABASE, TABLE, Population, prefill
+from bench.rawsqlite import Transaction, connect, insert_entries
+from bench.server import DevServer, projected, wait_until
+from bench.streams import Device, device
+from qimd.client import AdminClient
+from qimd.core.parameters import SEND_EVENTS_MAX
+from qimd.core.seq import mailbox_seq
+
+_BODY: Final = b"see you at the harbour at nine"
+_TARGET: Final = Target(AT_LEAST, 0.5)
+_BATCHES: Final = 'stage_latency_seconds_count{stage="mailbox"}'
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`members` of each row's groups; groups smaller than `users` are several.
+
+    A burst makes about `burst` entries, but has at most `messages_most` messages, which fits the
+    outbox's limit. `chunks` are recipients a record: the first is the row's, the others the fit's.
+    """
+
+    members: Sequence[int] = (10, 100, 1_000, 10_000, 100_000)
+    users: int = 1_000
+    prefilled: int = 200
+    burst: int = 400_000
+    messages_most: int = 8_000
+    chunks: Sequence[int] = (512, 64)
+    fitted_from: int = 1_000
+    rounds: int = 5
+
+
+SMOKE: Final = Sizes(
+    members=(10, 100),
+    users=20,
+    prefilled=8,
+    burst=400,
+    chunks=(512, 16),
+    fitted_from=100,
+    rounds=1,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """One burst through the path: what it made, and how long that took."""
+
+    records: int
+    entries: int
+    seconds: float
+    projected_s: float
+    cpu_s: float
+    batches: int
+
+
+@dataclass(slots=True)
+class Series:
+    """The bursts of one group size and chunk size, with the raw engine's seconds beside."""
+
+    members: int
+    chunk: int
+    bursts: list[Burst] = field(default_factory=list)
+    raw_s: list[float] = field(default_factory=list)
+
+    @property
+    def rates(self) -> Pair:
+        """Entries a second, the path's and the raw engine's."""
+        return Pair(
+            [burst.entries / burst.seconds for burst in self.bursts],
+            [b.entries / raw for b, raw in zip(self.bursts, self.raw_s, strict=True)],
+        )
+
+    def median(self, figure: str) -> float:
+        """The median of a field of the bursts."""
+        figures: list[float] = [getattr(burst, figure) for burst in self.bursts]
+        return statistics.median(figures)
+
+
+def run(sizes: Sizes, folder: Path) -> Sequence[Measure]:
+    """The rates, then the fitted costs."""
+    rows: list[Measure] = []
+    costs: dict[int, tuple[float, float]] = {}
+    for members in sizes.members:
+        several = [
+            measure(sizes, members, chunk, folder)
+            for chunk in (sizes.chunks if members >= sizes.fitted_from else sizes.chunks[:1])
+        ]
+        rows.append(_rate(several[0]))
+        if len(several) > 1:
+            costs[members] = fit(several)
+    return [*rows, *_costs(costs)]
+
+
+def _rate(series: Series) -> Measure:
+    rates = series.rates
+    cpu = series.median("cpu_s") / series.median("entries") * 1e6
+    batch = series.median("records") / series.median("batches")
+    behind = series.median("projected_s") / series.median("seconds")
+    return Measure(
+        f"entries_per_s_n{series.members}",
+        rates.value,
+        "entries/s",
+        "raw SQLite, same rows, depth and transactions",
+        rates.against,
+        _TARGET if series.members >= 1_000 else None,
+        f"{rates.spread}; {batch:.0f} records a transaction; {cpu:.2f} µs of CPU an entry; the "
+        f"session list took {behind:.2f} times as long",
+    )
+
+
+def fit(several: Sequence[Series]) -> tuple[float, float]:
+    """(a, b) in µs: the two costs that give the seconds of the first and the last series."""
+    one, other = several[0], several[-1]
+    r1, e1, s1 = (one.median(name) for name in ("records", "entries", "seconds"))
+    r2, e2, s2 = (other.median(name) for name in ("records", "entries", "seconds"))
+    determinant = r1 * e2 - r2 * e1
+    a = (s1 * e2 - s2 * e1) / determinant
+    b = (r1 * s2 - r2 * s1) / determinant
+    return a * 1e6, b * 1e6
+
+
+def _costs(costs: Mapping[int, tuple[float, float]]) -> Sequence[Measure]:
+    if not costs:
+        return []
+    base = costs[min(costs)]
+    return [
+        Measure(
+            f"entries_cost_{name}_n{members}",
+            cost[index],
+            "µs",
+            f"the same at n = {min(costs)}",
+            base[index],
+            Target(AT_MOST, 1.2),
+        )
+        for index, name in enumerate(("record", "entry"))
+        for members, cost in costs.items()
+    ]
+
+
+def measure(sizes: Sizes, members: int, chunk: int, folder: Path) -> Series:
+    """All rounds of one group size under one chunk size, on a folder made for it."""
+    population = Population(max(1, sizes.users // members), members, sizes.prefilled)
+    messages = max(
+        1, min(sizes.burst // population.users, sizes.messages_most // population.groups)
+    )
+    data = folder / f"n{members}-{chunk}"
+    prefill(data, population)
+    raw = data.with_suffix(".raw")
+    shutil.copyfile(data / DATABASE, raw)
+    series = Series(members, chunk)
+    try:
+        asyncio.run(_bursts(sizes, data, raw, population, messages, series))
+        sent = messages * (sizes.rounds + 1)
+        _check_count(data / DATABASE, population.users * (sizes.prefilled + sent))
+    finally:
+        shutil.rmtree(data)
+        raw.unlink()
+    return series
+
+
+def _check_count(database: Path, expected: int) -> None:
+    db = sqlite3.connect(database)
+    (found,) = db.execute("SELECT count(*) FROM mailbox_entries").fetchone()
+    db.close()
+    demand(found == expected, f"there are {found} entries, not {expected}")
+
+
+# --- the path ---------------------------------------------------------------------------------
+
+
+async def _bursts(
+    sizes: Sizes, data: Path, raw: Path, population: Population, messages: int, series: Series
+) -> None:
+    engine = RawEngine(population, series.chunk, raw)
+    with DevServer(data, dispatch_chunk_recipients=series.chunk) as server, server.admin() as admin:
+        tokens = server.tokens()
+        async with AsyncExitStack() as stack:
+            senders = [
+                await stack.enter_async_context(
+                    device(server.address, tokens.token(population.names(group)[0]), pushes=False)
+                )
+                for group in range(population.groups)
+            ]
+            flow = Flow(server, admin, population, senders)
+            for number in range(sizes.rounds + 1):
+                burst = await flow.burst(number, messages, messages * engine.records)
+                raw_s = engine.insert(messages, max(1, burst.records // burst.batches))
+                if number:
+                    series.bursts.append(burst)
+                    series.raw_s.append(raw_s)
+            await flow.check_mailboxes(sizes.prefilled)
+    engine.close()
+
+
+class Flow:
+    """A server and the senders of its groups."""
+
+    def __init__(
+        self,
+        server: DevServer,
+        admin: AdminClient,
+        population: Population,
+        senders: Sequence[Device],
+    ) -> None:
+        self._server = server
+        self._admin = admin
+        self._population = population
+        self._senders = senders
+        self._ids: list[list[bytes]] = [[] for _ in senders]
+
+    async def burst(self, number: int, messages: int, records: int) -> Burst:
+        """Have every group sent `messages`; returns when mailboxes and session lists have them."""
+        high = self._offsets() + records
+        batches, cpu_s = self._batches(), machine.cpu_s(self._server.pid)
+        began = time.perf_counter()
+        await asyncio.gather(
+            *(self._send(group, number, messages) for group in range(len(self._senders)))
+        )
+        wait_until(lambda: self._offsets() >= high, "the mailbox catching up")
+        seconds = time.perf_counter() - began
+        wait_until(lambda: projected(self._admin), "the session list catching up")
+        projected_s = time.perf_counter() - began
+        demand(self._offsets() == high, "there are more records than expected")
+        return Burst(
+            records=records,
+            entries=messages * self._population.users,
+            seconds=seconds,
+            projected_s=projected_s,
+            cpu_s=machine.cpu_s(self._server.pid) - cpu_s,
+            batches=self._batches() - batches,
+        )
+
+    async def _send(self, group: int, number: int, messages: int) -> None:
+        names = [f"{number}-{place}" for place in range(messages)]
+        conversation = self._population.conversation(group)
+        self._ids[group] += await self._senders[group].say(conversation, names, _BODY)
+
+    def _offsets(self) -> int:
+        return sum(shard.next_offset for shard in self._admin.mailbox_shards())
+
+    def _batches(self) -> int:
+        return int(self._server.samples().get(_BATCHES, 0))
+
+    async def check_mailboxes(self, prefilled: int) -> None:
+        """The first member of each group finds what was there before, and then exactly what was
+        acknowledged, in order.
+        """
+        for sender, ids in zip(self._senders, self._ids, strict=True):
+            found = [each.event.event_id for each in await sender.mailbox(0)]
+            demand(len(found) == prefilled + len(ids), "a mailbox has another length")
+            demand(found[prefilled:] == ids, "a mailbox is not what was acknowledged, in order")
+
+
+# --- the raw engine ---------------------------------------------------------------------------
+
+
+class RawEngine:
+    """A copy of the filled database, and which rows of it a message stands for."""
+
+    def __init__(self, population: Population, chunk: int, path: Path) -> None:
+        self._db = connect(path)
+        ids = [
+            dict(self._db.execute("SELECT user, id FROM users WHERE partition = ?", (shard,)))
+            for shard in range(TABLE.mailbox_shards)
+        ]
+        self._chunks: list[list[tuple[int, list[int]]]] = []
+        """Of each group: (shard, user ids) of each record of a message."""
+        for group in range(population.groups):
+            planned = population.chunks(group, TABLE, chunk)
+            self._chunks.append(
+                [
+                    (
+                        part.mailbox_shard,
+                        sorted(
+                            ids[part.mailbox_shard][user]
+                            for block in part.blocks
+                            for user in block.users
+                        ),
+                    )
+                    for part in planned
+                ]
+            )
+        (last,) = self._db.execute("SELECT max(next_offset) FROM mailbox_shards").fetchone()
+        self._offset = int(last)
+
+    @property
+    def records(self) -> int:
+        """Records of one message to every group."""
+        return sum(len(chunks) for chunks in self._chunks)
+
+    def insert(self, messages: int, batch: int) -> float:
+        """Seconds to insert the entries of a burst, so many records a transaction."""
+        shards: list[list[tuple[int, int, list[int]]]] = [[] for _ in range(TABLE.mailbox_shards)]
+        # As the log has them: each group's messages in runs of what one SEND holds.
+        for start in range(0, messages, SEND_EVENTS_MAX):
+            for group, chunks in enumerate(self._chunks):
+                for _ in range(start, min(messages, start + SEND_EVENTS_MAX)):
+                    for place, (shard, users) in enumerate(chunks):
+                        shards[shard].append((group, place, users))
+        transactions: list[Transaction] = []
+        for records in shards:
+            for start in range(0, len(records), batch):
+                transactions.append(self._transaction(records[start : start + batch]))
+        return insert_entries(self._db, transactions)
+
+    def _transaction(self, records: Sequence[tuple[int, int, list[int]]]) -> Transaction:
+        """Records with the same recipients together, as the mailbox writes them."""
+        seqs: dict[tuple[int, int], list[int]] = {}
+        users: dict[tuple[int, int], list[int]] = {}
+        for group, place, own in records:
+            self._offset += 1
+            seqs.setdefault((group, place), []).append(mailbox_seq(1, self._offset))
+            users[group, place] = own
+        return [(users[same], at) for same, at in seqs.items()]
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()

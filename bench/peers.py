@@ -1,0 +1,177 @@
+"""Processes to measure beside, or to measure alone: they say their port, then obey lines of input.
+
+    python -m bench.peers echo      bare gRPC: each frame of a stream comes back as it is
+    python -m bench.peers push      bare gRPC: a line `EVENTS` sends them, in frames made before
+    python -m bench.peers stage     a whole server, of which a line `EVENTS` runs the push stage
+
+They end with their input.
+"""
+
+import asyncio
+import sys
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from bench.streams import CONNECT
+from qimd.app.server import open_server
+from qimd.app.settings import Settings
+from qimd.contract.events import encode_delivered, encode_event
+from qimd.contract.frames import push_frame
+from qimd.core.ids import ConversationId, DeviceId, TenantId, UserId, event_id
+from qimd.core.parameters import PUSH_FRAME_EVENTS_MAX
+from qimd.core.records import ConversationKey, EventKind
+from qimd.core.seq import mailbox_seq
+from qimd.ports.services import Hint
+from qimd.telemetry.logs import configure
+
+TENANT: Final = TenantId("dev")
+_KEY: Final = ConversationKey(TENANT, ConversationId("harbour"))
+BODY: Final = b"see you at the harbour at nine"
+
+
+def user(number: int) -> UserId:
+    """The names of a push bench's users."""
+    return UserId(f"user-{number:06}")
+
+
+def encoded_event(seq: int) -> bytes:
+    """The seq-th message of the conversation."""
+    return encode_event(
+        key=_KEY,
+        conversation_seq=seq,
+        event_id=event_id(TENANT, _KEY.conversation, seq),
+        kind=EventKind.MESSAGE,
+        sender=user(0),
+        sender_device=DeviceId("phone"),
+        created_at_ms=1_790_000_000_000 + seq,
+        client_msg_id=f"m-{seq}",
+        membership_version=1,
+        body=BODY,
+    )
+
+
+# --- bare gRPC --------------------------------------------------------------------------------
+
+
+async def _serve_bare(handle: Callable[[Any, Any], Any]) -> tuple[grpc.aio.Server, int]:
+    server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+    service, _, method = CONNECT[1:].rpartition("/")
+    connect: Any = grpc.stream_stream_rpc_method_handler(handle)
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler(service, {method: connect})]
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    return server, port
+
+
+async def echo(orders: "asyncio.Queue[int]") -> None:
+    """See the module."""
+
+    async def handle(frames: AsyncIterator[bytes], _: object) -> AsyncIterator[bytes]:
+        async for frame in frames:
+            yield frame
+
+    server, port = await _serve_bare(handle)
+    say(port)
+    while await orders.get():
+        pass
+    await server.stop(None)
+
+
+async def push(orders: "asyncio.Queue[int]") -> None:
+    """See the module."""
+    waiting: list[asyncio.Queue[int]] = []
+    delivered = [
+        encode_delivered(mailbox_seq(1, seq), encoded_event(seq + 1))
+        for seq in range(PUSH_FRAME_EVENTS_MAX)
+    ]
+    frame = push_frame(delivered).data
+
+    async def handle(frames: AsyncIterator[bytes], context: Any) -> None:
+        await anext(frames)
+        await context.write(b"")
+        mine: asyncio.Queue[int] = asyncio.Queue()
+        waiting.append(mine)
+        while count := await mine.get():
+            for _ in range(count):
+                await context.write(frame)
+
+    server, port = await _serve_bare(handle)
+    say(port)
+    while events := await orders.get():
+        for stream in waiting:
+            stream.put_nowait(events // PUSH_FRAME_EVENTS_MAX)
+    await server.stop(None)
+
+
+# --- the push stage alone ---------------------------------------------------------------------
+
+
+async def stage(orders: "asyncio.Queue[int]") -> None:
+    """A whole server whose mailbox is idle: hints come from here, as the mailbox gives them."""
+    configure(level="warning")
+    with tempfile.TemporaryDirectory(prefix="qim-bench-") as folder:
+        settings = Settings(data=Path(folder) / "data", grpc_port=0, metrics_port=0)
+        async with open_server(settings) as server:
+            credentials = server.credentials
+            say(
+                credentials.address.rpartition(":")[2],
+                str(server.folder),
+            )
+            encoded: list[bytes] = []
+            seq = 0
+            streams = await orders.get()
+            users = tuple(user(number) for number in range(streams))
+            while events := await orders.get():
+                while len(encoded) < events:
+                    encoded.append(encoded_event(len(encoded) + 1))
+                for start in range(0, events, PUSH_FRAME_EVENTS_MAX):
+                    here = server.node.connections.online(TENANT, users)
+                    hints = [
+                        Hint(TENANT, here, encode_delivered(mailbox_seq(1, seq + place), event))
+                        for place, event in enumerate(
+                            encoded[start : start + PUSH_FRAME_EVENTS_MAX]
+                        )
+                    ]
+                    seq += len(hints)
+                    server.node.connections.push(hints)
+                    # As behind the mailbox, whose next batch comes a turn of the loop later.
+                    await asyncio.sleep(0)
+
+
+# --- the process ------------------------------------------------------------------------------
+
+
+def say(*words: object) -> None:
+    """One line of output."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+async def _obey(run: Callable[["asyncio.Queue[int]"], Any]) -> None:
+    orders: asyncio.Queue[int] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        for line in sys.stdin:
+            loop.call_soon_threadsafe(orders.put_nowait, int(line))
+        loop.call_soon_threadsafe(orders.put_nowait, 0)
+
+    threading.Thread(target=read, daemon=True).start()
+    await run(orders)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Be one of the peers."""
+    [name] = arguments
+    asyncio.run(_obey({"echo": echo, "push": push, "stage": stage}[name]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

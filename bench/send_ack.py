@@ -1,0 +1,127 @@
+"""`send_ack_p50`, `send_ack_p99`: from a SEND's write to its SEND_ACK's arrival, one at a time.
+
+Beside the least that it could take: one round trip on a bare gRPC stream, of frames of the same
+sizes, plus one transaction of one small row in SQLite. The three take turns, in blocks.
+
+Two loads: `send_ack_…` leaves a pause between SENDs, as people do; `send_ack_busy_…` sends the next
+at once, so that the dispatch, the mailbox and the session list of the last message compete with it.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from bench.harness import AT_MOST, Measure, Target, demand, percentile
+from bench.processes import Peer
+from bench.rawsqlite import commits_s, connect
+from bench.server import TENANT, DevServer, caught_up, wait_until
+from bench.streams import CHANNEL_OPTIONS, CONNECT, Device, accepted, device, send_frame
+
+_MEMBERS: Final = 20
+_BODY: Final = b"see you at the harbour at nine"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """`blocks` of `sends`; `pause_s` between the SENDs of the first load."""
+
+    blocks: int = 20
+    sends: int = 50
+    pause_s: float = 0.02
+
+
+SMOKE: Final = Sizes(blocks=1, sends=5, pause_s=0.001)
+
+
+@dataclass(slots=True)
+class _Times:
+    """Seconds of single events."""
+
+    paced: list[float]
+    busy: list[float]
+    echo: list[float]
+    commit: list[float]
+
+
+def run(sizes: Sizes, folder: Path) -> Sequence[Measure]:
+    """Four rows."""
+    times = asyncio.run(_measure(sizes, folder))
+    rows: list[Measure] = []
+    for load, seconds in (("", times.paced), ("busy_", times.busy)):
+        for name, share in (("p50", 0.5), ("p99", 0.99)):
+            echo, commit = percentile(times.echo, share), percentile(times.commit, share)
+            rows.append(
+                Measure(
+                    f"send_ack_{load}{name}",
+                    percentile(seconds, share) * 1e3,
+                    "ms",
+                    "bare gRPC round trip + SQLite commit",
+                    (echo + commit) * 1e3,
+                    Target(AT_MOST, 2.0) if name == "p50" else None,
+                    f"{len(seconds)} SENDs; {echo * 1e3:.2f} + {commit * 1e3:.2f} ms",
+                )
+            )
+    return rows
+
+
+async def _measure(sizes: Sizes, folder: Path) -> _Times:
+    times = _Times([], [], [], [])
+    members = [f"user-{number}" for number in range(_MEMBERS)]
+    with DevServer(folder / "data") as server, Peer("echo") as peer, server.admin() as admin:
+        admin.create_conversation(TENANT, "chat", members)
+        raw = connect(folder / "raw.sqlite3")
+        token = server.tokens().token(members[0])
+        async with (
+            device(server.address, token) as sender,
+            grpc.aio.insecure_channel(peer.address, options=CHANNEL_OPTIONS) as channel,
+        ):
+            bare: Any = channel.stream_stream(CONNECT)()
+            ids: list[bytes] = []
+            for block in range(-1, sizes.blocks):
+                paced = await _send(sender, sizes, block, sizes.pause_s, ids)
+                busy = await _send(sender, sizes, block, 0.0, ids)
+                wait_until(lambda: caught_up(admin), "the mailbox catching up")
+                echo = await _echo(bare, sizes.sends)
+                commit = commits_s(raw, sizes.sends)
+                if block >= 0:
+                    times.paced += paced
+                    times.busy += busy
+                    times.echo += echo
+                    times.commit += commit
+            found = await sender.mailbox(0)
+            bare.cancel()
+        raw.close()
+    pulled = [each.event.event_id for each in found if each.event.client_msg_id]
+    demand(pulled == ids, "the mailbox is not what was acknowledged, in order")
+    return times
+
+
+async def _send(
+    sender: Device, sizes: Sizes, block: int, pause_s: float, ids: list[bytes]
+) -> list[float]:
+    times: list[float] = []
+    for number in range(sizes.sends):
+        frame = send_frame("chat", [f"{block}-{pause_s}-{number}"], _BODY)
+        if pause_s:
+            await asyncio.sleep(pause_s)
+        began = time.perf_counter()
+        answer = await sender.ask(frame)
+        times.append(time.perf_counter() - began)
+        ids += accepted(answer)
+    return times
+
+
+async def _echo(bare: Any, count: int) -> list[float]:
+    data = send_frame("chat", ["0-0.02-0"], _BODY).SerializeToString()
+    times: list[float] = []
+    for _ in range(count):
+        began = time.perf_counter()
+        await bare.write(data)
+        demand(await bare.read() == data, "an echo is not what was sent")
+        times.append(time.perf_counter() - began)
+    return times
