@@ -42,6 +42,10 @@ check-contract: setup ## The contract gates alone: buf, generated code, goldens
 lint: setup ## Format, style, types and import rules
 	@$(BIN)/python scripts/check.py lint
 
+.PHONY: models
+models: setup ## Explore the exhaustive models, and show what each rule is for
+	@$(BIN)/python -m tests.models
+
 .PHONY: gen
 gen: setup ## Regenerate gen/ and compat/drivers/es/gen from proto/
 	@scripts/generate.sh gen compat/drivers/es/gen
