@@ -30,6 +30,9 @@ class _Server(ThreadingMixIn, WSGIServer):
 class _QuietHandler(WSGIRequestHandler):
     """Scrapes every few seconds are no news."""
 
+    # Of a request line that does not come: else each idle connection would keep its thread.
+    timeout = 10.0
+
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing."""
 

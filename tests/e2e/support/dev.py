@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from qimd.app.credentials import FILE_NAME
 
 LAST_LINE = "Ctrl-C ends it."
 READY_S = 3.0
+_START_S = 60.0
 _STOP_S = 30.0
 
 
@@ -73,12 +75,18 @@ class DevServer:
     def _await_ready(self, process: "subprocess.Popen[str]") -> None:
         assert process.stdout is not None
         lines: list[str] = []
-        for line in process.stdout:
-            lines.append(line)
-            if line.strip() == LAST_LINE:
-                break
-        else:
-            raise DidNotStart(f"exit status {process.wait()}:\n{self.log.read_text()}")
+        # A server that is never ready must fail its test, not hang it.
+        deadline = threading.Timer(_START_S, process.kill)
+        deadline.start()
+        try:
+            for line in process.stdout:
+                lines.append(line)
+                if line.strip() == LAST_LINE:
+                    break
+            else:
+                raise DidNotStart(f"exit status {process.wait()}:\n{self.log.read_text()}")
+        finally:
+            deadline.cancel()
         self.banner = "".join(lines)
         told = json.loads(self._ready_file.read_text())
         self.grpc, self.metrics = told["grpc"], told["metrics"]

@@ -1,11 +1,13 @@
 """The metrics endpoint, over HTTP on loopback."""
 
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
 import pytest
 
+from qimd.app import metrics_server
 from qimd.app.metrics_server import MetricsServer
 from qimd.app.settings import SettingRefused
 from qimd.telemetry.metrics import ZEROS, Metrics
@@ -67,3 +69,11 @@ def test_it_listens_on_loopback_alone(site: Site) -> None:
 
 def test_a_server_that_never_began_stops_at_once() -> None:
     MetricsServer(Metrics(), 0, lambda: True).stop()
+
+
+def test_a_connection_that_asks_nothing_is_closed(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_server._QuietHandler, "timeout", 0.05)
+    with socket.create_connection(("127.0.0.1", site.server.port), timeout=10) as idle:
+        assert idle.recv(1) == b""
