@@ -3,13 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.session.world import WINDOW_MS, World, user, world
+from tests.unit.session.world import TERM_S, WINDOW_MS, World, make_service, user, world
 
+from qimd.adapters.memory import FaultPlan
 from qimd.core.errors import ErrorCode
+from qimd.core.lease import Term
 from qimd.core.outcome import Refusal
 from qimd.core.parameters import UNREAD_DRIFT_SAMPLE_INTERVAL_S
 from qimd.core.records import EventKind
 from qimd.ports.log import LogSettings, ProduceRecord
+from qimd.telemetry.metrics import Metrics
 
 P0 = {"partition": "0"}
 
@@ -355,6 +358,33 @@ async def test_another_owner_s_term_makes_it_step_down_and_not_dirty() -> None:
         assert place.terms[0].ended
         assert (await place.refusal()).code is ErrorCode.NOT_OWNER
         assert not place.dirty()
+
+
+async def test_an_owner_that_slept_through_its_succession_is_not_dirty() -> None:
+    """It read the log's end, stopped, and finds its successor's checkpoint beyond that end."""
+    async with world(partitions=1, serve=False) as place:
+        key = await place.chat.create("c", "u", "v")
+        slow = FaultPlan(place.runtime)
+        sleeper = make_service(
+            place.cluster.open(place.runtime, slow), place.table, place.runtime, Metrics()
+        )
+        # The second look is the one that proves readiness.
+        asleep = slow.delay(5.0, "checkpoint", skip=1)
+        term = Term(0, place.epoch, "sleeper", TERM_S, place.runtime.monotonic_s())
+        place.tasks.append(place.runtime.spawn(sleeper.serve(term), "sleeper"))
+        await place.settle()
+        assert asleep.hits == 1
+        place.epoch += 1
+        place.serve()
+        await place.chat.say(key, "v")
+        await place.settle()
+        assert await place.unread("u") == {"c": 1}
+        await place.runtime.advance(6.0)
+        await place.chat.say(key, "v")
+        await place.runtime.advance(1.0)
+        assert [status.dirty for status in sleeper.describe() if status.dirty] == []
+        assert term.ended
+        assert await place.unread("u") == {"c": 2}
 
 
 async def test_nothing_is_written_once_the_term_may_not_write() -> None:
