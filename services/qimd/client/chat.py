@@ -15,7 +15,8 @@ from typing import Final
 
 from qimd.client.model import as_body
 from qimd.core.errors import QimError, invalid
-from qimd.core.parameters import BODY_BYTES_MAX, SEND_EVENTS_MAX
+from qimd.core.ids import id_problem
+from qimd.core.parameters import BODY_BYTES_MAX, EXACT_INTEGER_MAX, SEND_EVENTS_MAX
 
 SPOKEN: Final = frozenset({"message", "action"})
 
@@ -38,8 +39,9 @@ def read_chat(path: Path) -> list[Line]:
     Raises QimError(INVALID_ARGUMENT) that names the line at fault.
     """
     lines: list[Line] = []
-    # Only \n ends a row: the text may hold other characters that Python takes for line ends.
-    with path.open(encoding="utf-8", newline="\n") as file:
+    # As bytes, only \n ends a row: the text may hold other characters that Python takes for line
+    # ends, and one row that is not UTF-8 has its number.
+    with path.open("rb") as file:
         for number, row in enumerate(file, 1):
             line = _line(path, number, row)
             if line is None:
@@ -52,18 +54,29 @@ def read_chat(path: Path) -> list[Line]:
     return lines
 
 
-def _line(path: Path, number: int, row: str) -> Line | None:
+def _line(path: Path, number: int, row: bytes) -> Line | None:
     try:
-        data = json.loads(row)
-    except ValueError:
+        # Not left to the parser, which would guess UTF-16 from zero bytes.
+        data = json.loads(row.decode())
+    except UnicodeDecodeError:
+        raise _bad(path, number, "it is not UTF-8") from None
+    except (ValueError, RecursionError):
+        # Nested JSON exhausts the parser's stack.
         raise _bad(path, number, "it is not JSON") from None
     if not isinstance(data, dict):
         raise _bad(path, number, "it is not an object")
-    if data.get("kind") not in SPOKEN:
+    kind, n, user, text = (data.get(name) for name in ("kind", "n", "user", "text"))
+    if not isinstance(kind, str):
+        raise _bad(path, number, "kind is missing or of another type")
+    if kind not in SPOKEN:
         return None
-    n, user, text = data.get("n"), data.get("user"), data.get("text")
-    if not isinstance(n, int) or not isinstance(user, str) or not isinstance(text, str):
+    # JSON's true is an int to Python.
+    if type(n) is not int or not isinstance(user, str) or not isinstance(text, str):
         raise _bad(path, number, "n, user or text is missing or of another type")
+    if not 1 <= n <= EXACT_INTEGER_MAX:
+        raise _bad(path, number, f"n is outside 1 to {EXACT_INTEGER_MAX}")
+    if problem := id_problem(user):
+        raise _bad(path, number, f"its user {problem}")
     body = as_body(text)
     if len(body) > BODY_BYTES_MAX:
         raise _bad(path, number, f"its text has {len(body)} bytes, more than {BODY_BYTES_MAX}")

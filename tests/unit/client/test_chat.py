@@ -46,6 +46,13 @@ def test_line_ends_within_a_text_end_no_row(tmp_path: Path) -> None:
         ([row(1), "[]\n"], "line 2"),
         ([row(2), row(1)], "line 2"),
         (['{"n": 1, "kind": "message", "user": 3, "text": ""}\n'], "line 1"),
+        ([row(1), '{"n": true, "kind": "message", "user": "u", "text": ""}\n'], "line 2"),
+        ([row(1), '{"n": 2, "kind": [], "user": "u", "text": ""}\n'], "line 2"),
+        ([row(1), "[" * 100_000], "line 2: it is not JSON"),
+        ([row(0)], "line 1: n is outside"),
+        ([row(1), row(1 << 60)], "line 2: n is outside"),
+        ([row(1), row(2, "")], "line 2: its user is empty"),
+        ([row(1), row(2, "\ud800")], "line 2: its user holds a lone surrogate"),
         ([row(1, text="x" * (BODY_BYTES_MAX + 1))], "line 1"),
         ([], "no message"),
     ],
@@ -56,6 +63,15 @@ def test_a_fault_of_a_file_is_named_by_its_line(
     with pytest.raises(QimError, match=named) as caught:
         read_chat(write(tmp_path / "chat.jsonl", *rows))
     assert caught.value.code is ErrorCode.INVALID_ARGUMENT
+
+
+def test_a_row_that_is_not_utf_8_is_named_and_none_is_guessed(tmp_path: Path) -> None:
+    path = tmp_path / "chat.jsonl"
+    for broken in (b'{"n": 2, "user": "\xff"}', row(2).encode("utf-16")):
+        path.write_bytes(row(1).encode() + broken)
+        with pytest.raises(QimError, match="line 2: it is not UTF-8") as caught:
+            read_chat(path)
+        assert caught.value.code is ErrorCode.INVALID_ARGUMENT
 
 
 def test_turns_keep_order_and_limits() -> None:
