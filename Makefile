@@ -34,6 +34,10 @@ sim: setup ## Simulate SEEDS worlds from number FROM on; MUTANTS=1 hunts broken 
 	@$(BIN)/python -m tests.sim --seeds $(or $(SEEDS),2000) --from $(or $(FROM),0) \
 		$(if $(MUTANTS),--mutants) $(if $(SEED),--seed $(SEED))
 
+.PHONY: bench
+bench: setup ## Measure everything beside raw engines (a quarter of an hour); NAMES="codec push" some
+	@$(BIN)/python -m bench $(NAMES)
+
 .PHONY: check-contract
 check-contract: setup ## The contract gates alone: buf, generated code, goldens
 	@$(BIN)/python scripts/check.py contract

@@ -53,13 +53,7 @@ class Sizes:
 
 
 SMOKE: Final = Sizes(
-    members=(10, 100),
-    users=20,
-    prefilled=8,
-    burst=400,
-    chunks=(512, 16),
-    fitted_from=100,
-    rounds=1,
+    members=(10,), users=20, prefilled=8, burst=400, chunks=(512, 2), fitted_from=10, rounds=1
 )
 
 

@@ -19,9 +19,10 @@ from typing import Final
 from bench.harness import AT_LEAST, Measure, Pair, Target, demand
 from bench.members import Members, digest
 from bench.prefill import TABLE, Population, prefill
-from bench.server import DevServer, projected, wait_until
+from bench.server import TENANT, DevServer, projected, wait_until
 from bench.streams import Device, device
 from qimd.client import AdminClient
+from qimd.core.ids import TenantId
 
 _BODY: Final = b"see you at the harbour at nine"
 _ONLINE: Final = 0
@@ -144,6 +145,8 @@ async def _kill_amid(sizes: Sizes, data: Path, population: Population) -> None:
     """Kill the server while it pushes; what was pushed must be in the mailboxes afterwards."""
     server = DevServer(data).start()
     try:
+        with server.admin() as admin:
+            begun = {each.mailbox_shard_id: each.position_seq for each in admin.mailbox_shards()}
         async with AsyncExitStack() as stack:
             sender = await _sender(stack, server, population, _ONLINE)
             processes = _connect(stack, sizes, server, population)
@@ -157,14 +160,13 @@ async def _kill_amid(sizes: Sizes, data: Path, population: Population) -> None:
         for part, pushed in enumerate(received):
             names = population.names(_ONLINE)[part :: sizes.processes]
             for name, count, told in zip(names, pushed.counts, pushed.digests, strict=True):
-                kept = await _last_burst(server, name)
+                kept = await _since(server, name, begun[TABLE.mailbox(TenantId(TENANT), name)[0]])
                 demand(digest(kept[:count]) == told, "a member was pushed what is in no mailbox")
     finally:
         server.stop()
 
 
-async def _last_burst(server: DevServer, name: str) -> list[bytes]:
-    """The event_ids of the burst that was cut short, as a member's mailbox has them."""
+async def _since(server: DevServer, name: str, begun: int) -> list[bytes]:
+    """The event_ids of a member's mailbox behind a position."""
     async with device(server.address, server.tokens().token(name), pushes=False) as stream:
-        found = await stream.mailbox(0)
-    return [each.event.event_id for each in found if each.event.client_msg_id.startswith("-1-")]
+        return [each.event.event_id for each in await stream.mailbox(begun)]
