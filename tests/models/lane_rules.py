@@ -186,20 +186,12 @@ REMOVALS: Final = (
         "stale, or a double",
     ),
     Removal(
-        "the same request again is no new step",
-        MailboxPromise,
-        "is_repeated",
-        _never,
-        AT_ONCE,
-        "the shard halts",
-    ),
-    Removal(
         "a commit is only the present term's",
         MailboxPromise,
         "may_write",
         _always,
         AT_ONCE,
-        "the shard halts",
+        "wrote after term",
     ),
     Removal("watermarks only rise", MailboxPromise, "only_rises", _always, AT_ONCE, "went back"),
     Removal(

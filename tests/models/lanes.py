@@ -93,6 +93,8 @@ class Shard(NamedTuple):
     last_verdicts: Verdicts = ()
     served: tuple[MailboxSeq, ...] = (before_offset(1, 0),) * len(WATCHED)
     """The largest W of each lane that any reader can have seen. To judge by."""
+    usurped: str = ""
+    """What was written under a term that had been followed by then. To judge by."""
 
 
 class Task(NamedTuple):
@@ -182,6 +184,9 @@ class MailboxPromise:
             return shard, NotApplied(Refusal.STALE_EPOCH)
         if not self.is_expected(shard, step) or not self.only_rises(shard, step):
             return shard, NotApplied(Refusal.HEAD_MOVED)
+        if step.term < shard.term:
+            usurped = f"term {step.term} wrote after term {shard.term} began"
+            shard = shard._replace(usurped=usurped)
         fresh, seen = list[Block](), shard
         for block in step.blocks:
             fresh.append(block._replace(lanes=self.fresh(seen, block)))
@@ -351,8 +356,8 @@ class LanesModel:
     def _issues(self, world: World, step: Step, words: str) -> Steps[World]:
         shard, outcome = self._apply(world.shard, step)
         yield f"{words}: {_heard(outcome)}", self._answered(world, step, shard, outcome)
-        if step.blocks and world.owner.open is None and world.refusals < self.refusals:
-            # It is the content that is refused: a try that was lost would be refused as well.
+        if step.blocks and world.refusals < self.refusals:
+            # Also of a step that has landed already, by a try that nothing was heard of.
             refused = NotApplied(Refusal.REJECTED)
             counted = world._replace(refusals=world.refusals + 1)
             yield f"{words}: rejected", self._answered(counted, step, world.shard, refused)
@@ -381,6 +386,9 @@ class LanesModel:
                 return world._replace(shard=shard, owner=owner)
             case NotApplied(refusal=Refusal.REJECTED):
                 return world._replace(owner=self._narrowed(world, step))
+            case NotApplied(refusal=Refusal.HEAD_MOVED):
+                # A try of its own has landed meanwhile: what is stored counts.
+                return world._replace(owner=Owner(self.store.opened(world.shard)))
             case NotApplied(refusal=refusal):
                 return world._replace(halted=f"the store refuses the owner's step: {refusal.value}")
 
@@ -455,6 +463,8 @@ def truth_of(log: Log) -> frozenset[tuple[int, MailboxSeq]]:
 
 def _shard_problem(log: Log, shard: Shard) -> str:
     """What readers can see is what they must see."""
+    if shard.usurped:
+        return shard.usurped
     right = truth_of(log)
     state = _state(shard)
     for lane, served in zip(WATCHED, shard.served, strict=True):
