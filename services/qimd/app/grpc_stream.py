@@ -9,7 +9,7 @@ import grpc
 
 from qim.gateway.v1.gateway_pb2 import ClientFrame
 from qimd.contract.frames import EncodedFrame
-from qimd.core.errors import ErrorCode, QimError
+from qimd.core.errors import ErrorCode, QimError, unavailable
 from qimd.ports.runtime import Runtime
 from qimd.ports.transport import FrameStream
 
@@ -155,5 +155,9 @@ class GatewayCalls:
         try:
             await self._handler.handle(stream)
             ending = None
+        except asyncio.CancelledError:
+            # Whatever was cancelled, it was not the call: the client is to come again.
+            ending = unavailable("the stream was interrupted")
+            raise
         finally:
             await stream.close(ending)

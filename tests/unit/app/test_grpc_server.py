@@ -178,6 +178,23 @@ async def test_a_room_that_fails_ends_the_stream_with_a_typed_internal_error(sit
     assert site.sample("defects_total", task="gateway-stream") == 1
 
 
+async def test_a_room_that_is_cancelled_ends_the_stream_retryably(site: Site) -> None:
+    """GW-01: a terminal status that is retryable, although nobody is left to answer."""
+
+    async def cancelled(stream: GatewayStream) -> None:
+        await stream.receive()
+        raise asyncio.CancelledError
+
+    site.room.script = cancelled
+    call = site.gateway.Connect(timeout=10)
+    await call.write(ping(1))
+    with pytest.raises(grpc.aio.AioRpcError) as ended:
+        await call.read()
+    error = from_rpc_error(ended.value)
+    assert (error.code, error.retryable) == (ErrorCode.UNAVAILABLE, True)
+    assert "interrupted" in error.message
+
+
 async def test_a_client_that_cancels_is_gone_for_the_room(site: Site) -> None:
     call = site.gateway.Connect(timeout=10)
     await call.write(ping(1))
