@@ -244,11 +244,18 @@ async def test_a_renewal_without_answer_does_not_outlast_the_self_fence(
 async def test_a_lease_that_the_engine_ended_early_ends_the_term_at_once(
     runtime: ManualRuntime, cluster: MemoryCluster
 ) -> None:
+    """F15: a keepalive that says the lease is gone (TTL = 0) → fence at once, no write after,
+    although the self-fence is still seconds away.
+    """
     process = await owning(Process(cluster, runtime).start())
     term = process.room.term
     cluster.leases.end_early(KIND, 0)
-    await runtime.advance(LEASE.lease_renew_interval_s)
+    await runtime.advance(LEASE.lease_renew_interval_s - 0.001)
+    assert term.may_write(runtime.monotonic_s()), "it can't know before it asks"
+    await runtime.advance(0.001)
     assert term.ended
+    assert not term.may_write(runtime.monotonic_s())
+    assert runtime.monotonic_s() < term.renewed_at_s + LEASE.writer_self_fence_deadline_s
     await owning(process)
     assert process.room.term.epoch > term.epoch
 

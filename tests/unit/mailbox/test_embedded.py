@@ -15,6 +15,7 @@ from qimd.mailbox.handlers import MailboxHandlers
 from qimd.mailbox.shard import Shard
 
 WAIT_S = 30.0
+DAY_MS = 24 * 3600 * 1000
 
 
 class RealWaits(ManualRuntime):
@@ -73,6 +74,42 @@ async def test_the_embedded_engine_keeps_order_dedupe_and_epochs_over_a_restart(
             assert await world.seqs_of(member) == list(range(1, 53))
         assert world.counted("stale_epoch_dispatch_dropped_total", shard="0") == 1
         assert world.counted("duplicates_total", shard="0") == 15
+        second.term.end()
+        await asyncio.wait_for(asyncio.shield(second.task), WAIT_S)
+
+
+async def test_a_position_that_the_embedded_logs_retention_passed_is_refused_and_rebased(
+    tmp_path: Path,
+) -> None:
+    """MBX-02, F09 on the embedded engine: out of range is explicit and jumps nowhere; the rebase
+    rebuilds the gap from the store, and reading goes on at the low watermark.
+    """
+    async with RealWaits() as runtime, embedded(tmp_path, runtime) as (world, engine):
+        members = [user_in_lane(world.table, lane) for lane in (3, 7)]
+        first = world.start()
+        key, _ = await world.chat("c", members, 9)
+        await settled(world)
+        first.term.end()
+        await asyncio.wait_for(asyncio.shield(first.task), WAIT_S)
+        await world.dispatch(*[await world.send(key, f"gone {n}", members[0]) for n in range(15)])
+        runtime.step_wall(30 * DAY_MS)
+        await world.dispatch(*[await world.send(key, f"there {n}", members[0]) for n in range(5)])
+        assert await engine.log.enforce_retention(runtime.wall_ms()) == 25
+        second = world.start()
+        shard = await settled(world)
+        assert shard.fault is not None
+        assert shard.fault.reason == "out_of_range"
+        assert (await world.stored()).next_offset == 10
+        assert world.counted("shard_halted", kind="mailbox", shard="0") == 1
+        for member in members:
+            assert await world.seqs_of(member) == list(range(1, 11))
+        plan = await asyncio.wait_for(world.service.rebase(0, dry_run=False), WAIT_S)
+        assert plan.first_offset == 25
+        await asyncio.wait_for(shard.until(lambda: shard.fault is None), WAIT_S)
+        await settled(world)
+        for member in members:
+            assert await world.seqs_of(member) == list(range(1, 31))
+        assert (await world.stored()).next_offset == 30
         second.term.end()
         await asyncio.wait_for(asyncio.shield(second.task), WAIT_S)
 

@@ -6,11 +6,11 @@ from tests.unit.mailbox.world import WINDOW_MS, Serving, World, device, user_in_
 
 from qimd.core.errors import ErrorCode, QimError
 from qimd.core.ids import UserId
-from qimd.core.parameters import LOG_IDENTITY_CHECK_INTERVAL_S
-from qimd.core.seq import epoch_of
+from qimd.core.parameters import BUCKET_DAYS_KEPT, LOG_IDENTITY_CHECK_INTERVAL_S
+from qimd.core.seq import epoch_of, mailbox_seq
 from qimd.ports.log import LogSettings
 from qimd.ports.mailbox import REBUILD_IDENTITY, ApplyStep
-from qimd.ports.services import Page, RebasePlan
+from qimd.ports.services import Page, Rebased, RebasePlan
 from qimd.ports.store import key_of
 
 DAY_MS = 24 * 3600 * 1000
@@ -144,6 +144,38 @@ async def test_a_recreated_topic_is_refused_and_rebased_on_order() -> None:
             assert [one.encoded for one in page.events] == [one.encoded for one in five]
             assert page.cursor_token not in (b"", opened.cursor_token)
             assert world.zero("mailbox_seq_regression_count") == 0
+
+
+async def test_a_cursor_of_an_older_epoch_whose_entries_are_gone_is_rebased() -> None:
+    """MBX-08, for a cursor from an older epoch: the range is named before any event, across the
+    epochs; the cursor that comes with it goes on behind the gap.
+    """
+    async with ManualRuntime() as runtime:
+        world = World(runtime)
+        member = user_in_lane(world.table, 3)
+        owner = device(member)
+        async with world.serving() as serving:
+            key, _ = await world.chat("c", [member], 4)
+            await serving.reads()
+            opened = await world.service.open_device(owner)
+        world.cluster.topic.recreate()
+        async with world.serving() as serving:
+            assert await serving.halts() == "identity_changed"
+            await rebased(world)
+            await runs(serving)
+            runtime.step_wall((BUCKET_DAYS_KEPT + 2) * DAY_MS)
+            late = await world.send(key, "late", member)
+            await world.dispatch(late)
+            await serving.reads()
+            await runtime.advance(120)
+            for after in (0, 1, mailbox_seq(1, 4)):
+                answer = await world.service.pull(owner, opened.cursor_token, after, 0)
+                assert isinstance(answer, Rebased)
+                assert (answer.lost_from, answer.lost_through) == (after + 1, serving.shard.floor)
+                assert epoch_of(answer.last_applied) > 1
+                page = await world.service.pull(owner, answer.cursor_token, answer.last_applied, 0)
+                assert isinstance(page, Page)
+                assert [one.encoded for one in page.events] == [late.encoded]
 
 
 async def test_a_topic_recreated_under_a_running_reader_is_found_within_an_interval() -> None:

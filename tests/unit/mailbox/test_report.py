@@ -108,6 +108,28 @@ async def test_a_true_gap_below_covered_through_is_found_and_counted(hole: int) 
             assert world.counted("reports_total", kind="gap", confirmed="true") == 1
 
 
+async def test_an_event_that_came_behind_a_later_one_is_a_true_gap() -> None:
+    """covered_through_unmaterialized_total: it is in the mailbox, above a covered_through that
+    already shows what came after it in the conversation.
+    """
+    async with ManualRuntime() as runtime:
+        world = World(runtime)
+        store = lossy(world)
+        member = user_in_lane(world.table, 3)
+        async with world.serving() as serving:
+            key, events = await world.chat("c", [member], 3)
+            await serving.reads()
+            covered = serving.w(member)
+            await world.dispatch(await world.send(key, "next", member))
+            await serving.reads()
+            found = await store.entries(UserKey(ACME, member), 0, serving.w(member), 10)
+            [third] = [one for one in found if one.ref.event_id == events[1].event_id]
+            assert not await reported(world, member, key, covered, 3, 3)
+            store.shown = [replace(third, seq=MailboxSeq(serving.w(member)))]
+            assert await reported(world, member, key, covered, 3, 3)
+            assert world.zero("covered_through_unmaterialized_total") == 1
+
+
 async def test_a_false_gap_counts_nothing_whatever_the_client_says() -> None:
     async with ManualRuntime() as runtime:
         world = World(runtime)
