@@ -1,20 +1,24 @@
-"""A dispatch log that was made anew: its readers refuse, and the operator brings them back."""
+"""Accidents of the dispatch log, as an operator meets them: a log that was made anew, and a record
+that nobody can read.
+"""
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.e2e.support.dev import DevServer
 
-from qimd.adapters.sqlite import open_sqlite
+from qimd.adapters.sqlite import SqliteBackends, open_sqlite
 from qimd.app.folder import DATABASE_NAME
 from qimd.app.runtime import AsyncioRuntime
 from qimd.core.outcome import Applied
 from qimd.ctl.exits import OK, REFUSED, TRY_AGAIN
 from qimd.ctl.main import run
+from qimd.ports.log import ProduceRecord
 from qimd.telemetry.metrics import ZEROS, Metrics
 
 Rows = list[dict[str, Any]]
@@ -45,14 +49,31 @@ def until(
     raise AssertionError(f"never {count} rows: {rows}")
 
 
-async def make_the_log_anew(data: Path) -> None:
-    """What an accident with a topic leaves: the same name, another identity, no records."""
+@asynccontextmanager
+async def stopped(data: Path) -> AsyncIterator[SqliteBackends]:
+    """The engine of a server that does not run."""
     runtime = AsyncioRuntime(Metrics())
     store = await open_sqlite(data / DATABASE_NAME, runtime, partitions=1, sole_owner=True)
     try:
-        assert isinstance(await store.log.recreate_topic(), Applied)
+        yield store
     finally:
         await store.close()
+
+
+async def make_the_log_anew(data: Path) -> None:
+    """What an accident with a topic leaves: the same name, another identity, no records."""
+    async with stopped(data) as store:
+        assert isinstance(await store.log.recreate_topic(), Applied)
+
+
+async def spoil_the_log(data: Path, value: bytes) -> int:
+    """Append what is no record; its offset."""
+    async with stopped(data) as store:
+        offset = (await store.backends.log.watermarks(0)).high
+        producer = await store.backends.log.open_producer()
+        assert await producer.produce([ProduceRecord(0, value)]) == [Applied(None)]
+        await producer.close()
+        return offset
 
 
 def unread_is(
@@ -111,3 +132,25 @@ def test_a_log_made_anew_is_refused_until_the_operator_rebases(
     exposed = server.get("/metrics")
     for zero in ZEROS:
         assert f"\n{zero} 0.0\n" in exposed, zero
+
+
+def test_a_record_that_nobody_can_read_is_parked_where_the_operator_sees_it(
+    server: DevServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FAN-04: what fails for good leaves an entry that an operator sees, by mailbox and session
+    list alike, and holds nobody: every member has what came before it and what comes behind."""
+    ctl(server, capsys, "conversation", "create", "c", "--member", "ann", "--member", "bob")
+    ctl(server, capsys, "send", "c", "before", "--user", "ann")
+    unread_is(server, capsys, 1)
+    assert server.stop() == 0
+    offset = asyncio.run(spoil_the_log(server.data, b"\xff\xff no record"))
+    for _ in range(2):
+        server.start()
+        ctl(server, capsys, "send", "c", "behind", "--user", "ann", "--msg-id", "behind")
+        pull = ("pull", "--no-ack", "--user", "bob")
+        rows = until(server, capsys, 3, *pull)
+        assert [row["conversation_seq"] for row in rows] == [1, 2, 3]
+        unread_is(server, capsys, 2)
+        (parked,) = ctl(server, capsys, "quarantine", "list")
+        assert (parked["partition"], int(parked["offset"])) == (0, offset)
+        assert server.stop() == 0
