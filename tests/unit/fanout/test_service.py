@@ -453,6 +453,34 @@ async def test_a_successor_reads_the_members_of_then_not_those_of_now(world: Wor
     assert await world.delivered(CID) == [5]
 
 
+async def test_members_that_are_cached_are_not_taken_for_those_of_another_version(
+    world: World, node: Node
+) -> None:
+    """FAN-05: the removal commits while this worker has the version before it cached; what is sent
+    behind it goes by the version stamped on it, not by the one that is at hand.
+    """
+    await node.send(text("m"))  # 2
+    await node.until_dispatched()
+    node.term.end()
+    await world.runtime.advance(2)
+    between = await world.node()
+    await between.serve()
+    await between.writer.remove_members(TENANT, ROOM, [BOB])  # 3
+    await between.writer.add_members(TENANT, ROOM, [CID])  # 4
+    await between.until_dispatched()
+    between.term.end()
+    await world.runtime.advance(2)
+    node.term = await world.term(node.backends)
+    await node.serve()
+    await node.send(text("not for bob"))  # 5
+    await node.writer.add_members(TENANT, ROOM, [BOB])  # 6
+    await node.send(text("for all"), sender=BOB)  # 7
+    await node.until_dispatched()
+    assert await world.delivered(ANN) == [1, 2, 3, 4, 5, 6, 7]
+    assert await world.delivered(BOB) == [1, 2, 3, 6, 7]
+    assert await world.delivered(CID) == [4, 5, 6, 7]
+
+
 async def test_a_change_that_another_owner_made_is_not_missed_by_a_delta(
     world: World, node: Node
 ) -> None:
