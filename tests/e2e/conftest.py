@@ -1,20 +1,29 @@
 """One server for all tests that leave it as it was: each uses names of its own."""
 
+import gc
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.e2e.support.dev import DevServer
-from tests.e2e.support.proxy import Proxy, proxy_to
-from tests.e2e.support.stream import Stream
+from tests.e2e.support.idle import idle_client
 from tests.e2e.support.tenancy import Operator, Tenancy, zeros
 
-from qimd.core.parameters import CLIENT_PING_INTERVAL_MIN_MS
 from qimd.telemetry.metrics import ZEROS
 
 
 @pytest.fixture(scope="session", autouse=True)
 async def one_loop(anyio_backend: str) -> None:
     """gRPC's poller belongs to the loop that it first saw: all tests of this folder share one."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def poller_ends() -> Iterator[None]:
+    """… but those that run a command in this process have a loop of their own. The poller lives as
+    long as any of its objects: what a module leaves to the collector goes before the next one.
+    """
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")
@@ -26,17 +35,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevServer]:
 
 
 @pytest.fixture(scope="session")
-async def idle_stream(shared: DevServer) -> AsyncIterator[tuple[Stream, Proxy]]:
-    """A stream that only pings, as often as it may. Tests that come before the one that looks at it
-    let it grow old meanwhile.
-    """
-    options = (
-        ("grpc.keepalive_time_ms", CLIENT_PING_INTERVAL_MIN_MS),
-        ("grpc.http2.max_pings_without_data", 0),
-    )
-    async with proxy_to(shared.grpc) as network, Stream(network.address, options) as stream:
-        await stream.auth(Tenancy(shared).token("idle"))
-        yield stream, network
+def idle(shared: DevServer) -> Iterator["subprocess.Popen[str]"]:
+    """A client that only pings. Tests that come before the one that looks at it let it grow old."""
+    with idle_client(shared.grpc, Tenancy(shared).token("idle")) as process:
+        yield process
 
 
 @pytest.fixture

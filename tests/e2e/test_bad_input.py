@@ -28,7 +28,7 @@ from qim.writer.v1 import writer_service_pb2 as writer_pb
 from qimd.contract.grpc_status import from_rpc_error
 from qimd.core.ids import ConversationId, TenantId, event_id
 
-pytestmark = pytest.mark.usefixtures("idle_stream")
+pytestmark = pytest.mark.usefixtures("idle")
 
 CONTRACT = "CONTRACT_VIOLATION"
 PREVIEW_BYTES = 256

@@ -4,14 +4,17 @@ docs/cases.md says which test shows which case; this file holds those that need 
 """
 
 import asyncio
+import json
 import statistics
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
 import pytest
-from tests.e2e.support.proxy import GOAWAY, Proxy, proxy_to
+from tests.e2e.support.idle import PINGS
+from tests.e2e.support.proxy import proxy_to
 from tests.e2e.support.stepped import SteppedServer
 from tests.e2e.support.stream import PATIENCE_S, Stream, device_stream, message, refusal
 from tests.e2e.support.tenancy import Operator, Tenancy, fresh, resident_bytes, samples
@@ -19,7 +22,7 @@ from tests.e2e.support.tenancy import Operator, Tenancy, fresh, resident_bytes, 
 from qim.gateway.v1 import gateway_pb2
 from qim.gateway.v1.gateway_pb2 import KICK_REASON_REPLACED, SendResult
 
-pytestmark = pytest.mark.usefixtures("idle_stream")
+pytestmark = pytest.mark.usefixtures("idle")
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -395,10 +398,11 @@ async def test_a_client_that_does_not_read_holds_nothing_and_nobody(
     assert seqs == list(range(1, count + 2))
 
 
-async def test_an_idle_stream_lives_past_its_pings(idle_stream: tuple[Stream, Proxy]) -> None:
+def test_an_idle_stream_lives_past_its_pings(idle: "subprocess.Popen[str]") -> None:
     """GW-02: a client that pings at the documented interval, on a stream with no events, stays up
     past 3 pings: with gRPC's own minimum a server says GOAWAY at the fifth."""
-    stream, network = idle_stream
-    await network.pings(5)
-    assert network.received.seen[GOAWAY] == 0
-    assert await stream.ping()
+    told, _ = idle.communicate(timeout=4 * PATIENCE_S)
+    assert idle.returncode == 0
+    seen = json.loads(told)
+    assert seen["pings"] >= PINGS
+    assert (seen["goaways"], seen["answered"], seen["events"]) == (0, True, [])

@@ -62,7 +62,12 @@ class Proxy:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection."""
-        up_reader, up_writer = await asyncio.open_connection(self._host, self._port)
+        try:
+            up_reader, up_writer = await asyncio.open_connection(self._host, self._port)
+        except OSError:
+            # As a network does where nobody listens.
+            writer.close()
+            return
         both = (
             self._carry(reader, up_writer, self.sent),
             self._carry(up_reader, writer, self.received),
@@ -79,7 +84,7 @@ class Proxy:
                 self._changed.set()
                 writer.write(data)
                 await writer.drain()
-        except ConnectionError:
+        except OSError:
             pass
         finally:
             writer.close()
