@@ -77,9 +77,7 @@ def read(message_type: type[M], data: bytes) -> tuple[M, bool]:
     Dropping unknown fields and comparing is one pass in C, and settles the common case that there
     are none; only a message that has some is parsed a second time, to keep them.
     """
-    message = _parse(message_type, data)
-    if _too_new(message):
-        raise ReaderTooOld(_reader_version(message))
+    message = parse(message_type, data)
     if not message.IsInitialized():
         raise violation(message, _missing(message))
     message.DiscardUnknownFields()
@@ -92,6 +90,14 @@ def read(message_type: type[M], data: bytes) -> tuple[M, bool]:
     if problem is not None:
         raise violation(message, problem)
     return message, True
+
+
+def parse(message_type: type[M], data: bytes) -> M:
+    """Only parsed, not checked. Raises ContractViolation if that fails, and ReaderTooOld."""
+    message = _parse(message_type, data)
+    if _too_new(message):
+        raise ReaderTooOld(_reader_version(message))
+    return message
 
 
 def violation(message: Message, problem: Problem) -> ContractViolation:

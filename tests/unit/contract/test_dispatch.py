@@ -10,7 +10,7 @@ from tests.unit.contract import samples
 from qim.conversation.v1 import event_pb2
 from qim.dispatch.v1.group_dispatch_pb2 import GroupDispatch
 from qim.dispatch.v1.group_dispatch_pb2 import LaneBlock as LaneBlockMessage
-from qimd.contract import codec, wire
+from qimd.contract import codec, dispatch, wire
 from qimd.contract.dispatch import decode_dispatch, encode_blocks, encode_dispatch
 from qimd.contract.violation import ContractViolation, ReaderTooOld, Reason
 from qimd.core.ids import ConversationId, TenantId, UserId, dispatch_id
@@ -230,3 +230,37 @@ def test_blocks_is_the_highest_field_and_the_message_is_never_nested():
     assert max(GroupDispatch.DESCRIPTOR.fields_by_number) == GroupDispatch.BLOCKS_FIELD_NUMBER
     assert LaneBlockMessage.DESCRIPTOR.fields_by_name["lane"].number == 1
     assert event_pb2.EVENT_KIND_MESSAGE == EventKind.MESSAGE
+
+
+def outcome(read, data):
+    """What reading gives: the record, or how it is refused."""
+    try:
+        return read(data)
+    except ContractViolation as violation:
+        return violation.reason, violation.field
+    except ReaderTooOld:
+        return ReaderTooOld
+
+
+@given(data=st.data())
+def test_blocks_that_were_read_before_are_judged_no_other_way(data):
+    whole = record()
+    start = data.draw(st.integers(0, len(whole)))
+    end = data.draw(st.integers(start, min(len(whole), start + 8)))
+    new = data.draw(st.binary(max_size=8) | st.sampled_from([b"\x92\x01\x00", whole, whole[-16:]]))
+    changed = whole[:start] + new + whole[end:]
+    known = outcome(dispatch._decode_whole, changed)
+    assert outcome(decode_dispatch, changed) == known
+    assert outcome(decode_dispatch, changed) == known
+
+
+def test_what_stands_between_header_and_blocks_spoils_a_record():
+    whole, blocks = record(), encode_blocks(BLOCKS).data
+    header = whole.removesuffix(blocks)
+    for between in (wire.delimited(18, b"00-trace"), wire.delimited(900, b"newer")):
+        assert outcome(decode_dispatch, header + between + blocks) == (Reason.NON_CANONICAL, "")
+
+
+def test_messages_to_the_same_recipients_share_their_blocks():
+    later = replace(EVENT, conversation_seq=4)
+    assert decode_dispatch(record()).blocks is decode_dispatch(record(later)).blocks
