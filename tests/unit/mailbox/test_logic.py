@@ -131,6 +131,19 @@ def test_the_regression_detector_names_the_lane() -> None:
     assert logic.regression(last, [*plan.records, *plan.records]) == 3
 
 
+def test_a_position_outside_of_the_log_is_a_fault_at_both_ends() -> None:
+    """MBX-02, F09: below the low watermark is explicit, as above the end is; never a jump."""
+    assert [logic.range_fault(at, 25, 30) is None for at in (24, 25, 30, 31)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    fault = logic.range_fault(24, 25, 30)
+    assert fault is not None
+    assert fault.reason == "out_of_range"
+
+
 def test_resuming_behind_a_watermark_reads_the_very_next_record() -> None:
     third = EpochBoundary(3, 25, "cluster/topic")
     before = MailboxSeq(mailbox_seq(3, 25) - 1)
