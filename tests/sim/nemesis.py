@@ -98,6 +98,9 @@ class Nemesis:
                 self._log_fate = Fate.REFUSE if refuses else Fate.LOSE_CALL
                 await asyncio.sleep(strike.for_s)
                 self._log_fate = None
+            case Blow.LOG_LOST:
+                world.log_lost = True
+                world.cluster.topic.recreate()
             case Blow.POWER:
                 await self._power_failure()
             case Blow.CUT:
@@ -132,7 +135,7 @@ class Nemesis:
         for server in self._world.servers:
             server.kill()
         self._world.cluster.lose_tail()
-        self._world.took_back = True
+        self._world.outages += 1
         await asyncio.sleep(RESTART_S)
         for server in self._world.servers:
             await self._bring_back(server, 0.0)

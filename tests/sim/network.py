@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from tests.sim.plan import Fate, Weather
 
 from qimd.adapters.memory import Call, Lost, Refused
-from qimd.core.errors import QimError
+from qimd.core.errors import QimError, unavailable
 from qimd.core.outcome import Refusal
 from qimd.ports.log import LogFault
 
@@ -81,6 +81,7 @@ class SimNetwork:
     async def call(self, call: Call, effect: Callable[[], T]) -> T | Refused | Lost:
         """See `adapters.memory.Network`."""
         nemesis = self._world.nemesis
+        effect = self._unless_cut(call, effect)
         if nemesis.armed and nemesis.strikes_before(self._server, call.op):
             # A killed process is never resumed; a frozen one sends its call once it wakes.
             await asyncio.sleep(0)
@@ -94,6 +95,22 @@ class SimNetwork:
         if nemesis.armed and nemesis.strikes_after(self._server, call.op):
             await asyncio.sleep(0)
         return _given(reply)
+
+    def _unless_cut(self, call: Call, effect: Callable[[], T]) -> Callable[[], T]:
+        """The effect, unless its engine loses its power while the call is on its way: what has not
+        arrived by then never does.
+        """
+        world = self._world
+        outages = world.outages
+        if ENGINE_OF.get(call.op) not in {"mailbox", "projection"}:
+            return effect
+
+        def arrive() -> T:
+            if world.outages != outages:
+                raise unavailable("the engine has lost its power meanwhile")
+            return effect()
+
+        return arrive
 
     # --- what becomes of a call ---
 

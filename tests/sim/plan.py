@@ -46,6 +46,7 @@ class Blow(Enum):
     POISON = "the store refuses a lane"
     LOG_REFUSES = "the log refuses"
     LOG_FORGETS = "the log forgets what it did not acknowledge"
+    LOG_LOST = "the log is lost and made anew"
     POWER = "power failure: the un-synced tail of mailbox and projection is lost"
     CUT = "every client's stream is cut"
 
@@ -243,6 +244,9 @@ def _strikes(chance: random.Random, shape: Shape) -> tuple[Strike, ...]:
     strikes = [_strike(chance, shape) for _ in range(count)]
     if shape.nodes > 1 and chance.random() < 0.4:
         strikes.append(_duel(chance))
+    if any(strike.blow is Blow.POWER for strike in strikes):
+        # Entries whose log is gone too can't come back under their numbers; nobody promises that.
+        strikes = [strike for strike in strikes if strike.blow is not Blow.LOG_LOST]
     return tuple(sorted(strikes, key=lambda strike: strike.at_s))
 
 

@@ -104,6 +104,9 @@ def mailboxes(world: "World") -> Iterator[str]:
 
 def log_function(world: "World") -> Iterator[str]:
     """Entries and epoch marks are what a plain reading of the log gives, number for number."""
+    if world.log_lost:
+        # What was read before is not there to be read again; the triples say what must be there.
+        return
     of_log: dict[tuple[UserKey, int], bytes] = {}
     for shard, stored in world.cluster.mailbox.shards.items():
         entries, marks = world.model.of_log(shard)
@@ -178,7 +181,7 @@ def _row(world: "World", user: UserKey, conversation: str, row: SessionRow) -> I
     if row.unread != unread:
         yield f"{name} says {row.unread} unread; {unread} lie above its mark {row.read_through}"
     marks = world.ledger.marks.get((key.tenant, user.user, conversation), [])
-    if not marks:
+    if not marks and not world.log_lost:
         mark = count = 0
         for event in events:
             if event.sender == user.user:
@@ -188,7 +191,7 @@ def _row(world: "World", user: UserKey, conversation: str, row: SessionRow) -> I
         if row.read_through != mark:
             yield f"{name} is read through {row.read_through}; its own events say {mark}"
     answered = max((told for _, told in marks), default=0)
-    if row.read_through < answered and not world.took_back:
+    if row.read_through < answered and not world.outages:
         yield f"{name} is read through {row.read_through}, after {answered} was acknowledged"
 
 

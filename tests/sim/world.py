@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from tests.sim import verdict
 from tests.sim.checks import Checks
@@ -33,6 +33,8 @@ from tests.sim.servers import Server
 from tests.sim.trace import Trace
 
 from qimd.adapters.memory import Call, MemoryCluster
+from qimd.app.wiring import Node
+from qimd.core.errors import QimError
 from qimd.core.ids import ConversationId, TenantId, UserId
 from qimd.core.records import ConversationKey, DeviceKey, UserKey
 from qimd.core.routing import RoutingTable
@@ -46,6 +48,8 @@ the longest back-off of a shard's owner."""
 
 LOOK_S: Final = 0.25
 FINALE_S: Final = 20.0
+OPERATOR_S: Final = 1.0
+OPERATION_S: Final = 20.0
 
 _QUIET: Final = frozenset(
     {"view", "fetch", "watermarks", "identity", "settings", "checkpoint", "renew", "pending",
@@ -99,7 +103,9 @@ class World:
         self.over: asyncio.Future[None] = self.loop.create_future()
         self.healed = False
         self.finale = False
-        self.took_back = False
+        self.outages = 0
+        """Power failures of the mailbox's and the projection's engine."""
+        self.log_lost = False
         self.on_their_way = 0
         """Calls that may still land, although nobody waits for them."""
         self.table = RoutingTable(
@@ -246,8 +252,32 @@ class World:
         self.healed = True
         self.nemesis.heal()
         for server in self.servers:
+            if self.log_lost:
+                # Another log than at the start is refused until somebody restarts the process.
+                server.kill()
             if server.down:
                 server.start()
+        if self.log_lost:
+            self.loop.world.spawn(self._operate(), "operator")
+
+    async def _operate(self) -> None:
+        """As an operator after the loss of the log: rebase mailboxes, rebuild session lists."""
+        while not self.finale:
+            await asyncio.sleep(OPERATOR_S)
+            for server in self.servers:
+                for shard in server.node.mailbox.shards():
+                    if shard.fault is not None:
+                        call = partial(_rebase, shard=shard.shard)
+                        await self._attempted(server, call)
+                for partition in server.node.sessions.describe():
+                    if partition.dirty:
+                        await self._attempted(server, partial(_rebuild, shard=partition.partition))
+
+    async def _attempted(self, server: Server, call: Callable[[Node], Any]) -> None:
+        try:
+            await server.ask(call, OPERATION_S)
+        except (QimError, TimeoutError) as error:
+            self.note("operator", f"{server.name}: {error}")
 
     async def _finale(self) -> None:
         self.finale = True
@@ -306,11 +336,16 @@ class World:
                 return f"{key.conversation} is not audited"
         for shard in range(self.table.mailbox_shards):
             high = self.cluster.topic.partition(shard).high
+            log = self.cluster.topic.identity()
             mailbox = self.cluster.mailbox.shards.get(shard)
-            if mailbox is None or not finished(mailbox.state(shard), high):
+            if mailbox is None or mailbox.boundaries[-1].log_identity != log.text:
+                return f"mailbox shard {shard} does not read the log"
+            if not finished(mailbox.state(shard), high):
                 return f"mailbox shard {shard} has not finished the log"
             projection = self.cluster.projection.partitions.get(shard)
-            if projection is None or projection.checkpoint.next_offset < high:
+            if projection is None or projection.checkpoint.meta.topic_id != log.topic_id:
+                return f"partition {shard} does not project the log"
+            if projection.checkpoint.next_offset < high:
                 return f"partition {shard} is not projected"
         return ""
 
@@ -328,6 +363,14 @@ class World:
                     f"{lacking[0].conversation_seq} of {lacking[0].key.conversation}"
                 )
         return ""
+
+
+async def _rebase(node: Node, *, shard: int) -> object:
+    return await node.mailbox.rebase(shard, dry_run=False)
+
+
+async def _rebuild(node: Node, *, shard: int) -> object:
+    return await node.sessions.rebuild(shard, dry_run=False)
 
 
 def _names(tenant: int, count: int) -> list[str]:
