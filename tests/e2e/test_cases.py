@@ -24,7 +24,8 @@ from qim.gateway.v1.gateway_pb2 import KICK_REASON_REPLACED, SendResult
 
 pytestmark = pytest.mark.usefixtures("idle")
 
-DAY_MS = 24 * 3600 * 1000
+HOUR_MS = 3600 * 1000
+DAY_MS = 24 * HOUR_MS
 
 
 def accepted(result: SendResult) -> tuple[int, bytes]:
@@ -93,6 +94,37 @@ async def stepped(tmp_path: Path) -> AsyncIterator[SteppedServer]:
         yield server
 
 
+def late(tenancy: Tenancy, offset_ms: int, user: str, device: str = "phone") -> str:
+    """A token that is issued on a clock stepped so far."""
+    now_s = int(time.time()) + offset_ms // 1000
+    return tenancy.token(user, device, iat=now_s, exp=now_s + 3600)
+
+
+async def test_a_send_that_is_repeated_much_later_is_answered_as_it_was_the_first_time(
+    stepped: SteppedServer,
+) -> None:
+    """WR-03, after 1 h, after 23 h and a restart: the same seq and id, one row, one event; another
+    body is a conflict still."""
+    tenancy = Tenancy(stepped)
+    async with tenancy.operator() as operator, tenancy.device("ann") as stream:
+        await operator.create("c", ["ann", "bob"])
+        (first,) = await stream.say("c", message("M", b"first"))
+    for offset_ms, restart in ((HOUR_MS + 1, False), (23 * HOUR_MS, True)):
+        stepped.step_to(offset_ms)
+        if restart:
+            stepped.kill()
+            stepped.start()
+        async with device_stream(stepped.grpc, late(tenancy, offset_ms, "ann")) as stream:
+            again, other = await stream.say("c", message("M", b"first"), message("N", b"next"))
+            (conflict,) = await stream.say("c", message("M", b"second"))
+        assert accepted(again) == accepted(first)
+        assert (again.accepted.duplicate, accepted(other)[0]) == (True, 3)
+        assert refusal(conflict) == ("IDEMPOTENCY_CONFLICT", "send.events[0].client_msg_id")
+    async with tenancy.operator() as operator:
+        seqs = [each.event.conversation_seq for each in await operator.mailbox("bob", 3)]
+        assert seqs == [1, 2, 3]
+
+
 async def test_a_clock_that_goes_back_gives_no_time_and_no_number_twice(
     stepped: SteppedServer,
 ) -> None:
@@ -115,7 +147,7 @@ async def test_a_clock_that_goes_back_gives_no_time_and_no_number_twice(
     stepped.start()
     async with tenancy.operator() as operator, tenancy.device("ann") as stream:
         results += [await say(stream, f"m{number}") for number in range(5, 8)]
-        stepped.step_to(-3_600_000)
+        stepped.step_to(-HOUR_MS)
         send = gateway_pb2.Send(conversation_id="c", events=[message("m8")])
         answer = await stream.ask(send=send)
         assert refusal(answer)[0] == "UNAVAILABLE"
@@ -200,10 +232,7 @@ async def test_a_position_that_was_trimmed_is_rebased_before_any_event(
     """MBX-08: CURSOR_REBASED names the range that can't be served before any event, when all is
     trimmed and when something came after; never a plain success, never an empty 'up to date'."""
     tenancy = Tenancy(stepped)
-
-    def late(user: str, device: str = "phone") -> str:
-        now_s = int(time.time()) + 31 * DAY_MS // 1000
-        return tenancy.token(user, device, iat=now_s, exp=now_s + 3600)
+    month_ms = 31 * DAY_MS
 
     async with tenancy.operator() as operator, tenancy.device("u") as phone:
         await operator.create("c", ["ann", "u"])
@@ -213,9 +242,9 @@ async def test_a_position_that_was_trimmed_is_rebased_before_any_event(
         await phone.ack(seqs[1])
     # A month passes while nobody is there; what a start finds too old goes at once.
     stepped.kill()
-    stepped.step_to(31 * DAY_MS)
+    stepped.step_to(month_ms)
     stepped.start()
-    async with device_stream(stepped.grpc, late("u")) as phone:
+    async with device_stream(stepped.grpc, late(tenancy, month_ms, "u")) as phone:
         assert phone.auth_ok.last_applied_mailbox_seq == seqs[1]
         async with asyncio.timeout(PATIENCE_S):
             while (answer := await phone.pull(seqs[1])).WhichOneof("frame") == "mailbox_page":
@@ -223,7 +252,7 @@ async def test_a_position_that_was_trimmed_is_rebased_before_any_event(
         rebased = answer.cursor_rebased
         assert rebased.lost_from_seq == seqs[1] + 1
         assert rebased.lost_through_seq >= seqs[-1]
-        async with device_stream(stepped.grpc, late("ann")) as stream:
+        async with device_stream(stepped.grpc, late(tenancy, month_ms, "ann")) as stream:
             await stream.say("c", message("new1"), message("new2"))
         again = (await phone.pull(seqs[1])).cursor_rebased
         assert (again.lost_from_seq, again.lost_through_seq) == (
@@ -235,7 +264,7 @@ async def test_a_position_that_was_trimmed_is_rebased_before_any_event(
         )
         assert [each.event.client_msg_id for each in events] == ["new1", "new2"]
         assert events[0].mailbox_seq > again.lost_through_seq
-    async with device_stream(stepped.grpc, late("u", "tablet")) as tablet:
+    async with device_stream(stepped.grpc, late(tenancy, month_ms, "u", "tablet")) as tablet:
         # A device that was never here begins where something can be had.
         assert tablet.auth_ok.watermark_floor_seq == again.lost_through_seq
         start = tablet.auth_ok.last_applied_mailbox_seq
