@@ -5,10 +5,9 @@ import hmac
 import json
 from pathlib import Path
 
-from qimd.contract.cursor import CursorClaims, CursorKeys, sign_cursor
-
 from compat.cases import TEXTS
 from compat.messages import TOP
+from qimd.contract.cursor import CursorClaims, CursorKeys, sign_cursor
 from qimd.core.ids import ConversationId, DeviceId, TenantId, UserId, dispatch_id, event_id
 from qimd.core.records import DeviceKey
 from qimd.core.routing import RoutingTable, lane_of, route_hash, slot_of

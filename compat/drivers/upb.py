@@ -1,11 +1,10 @@
 """This project's own implementation: the strict codec over upb."""
 
+from compat.drivers.line import Refused, serve
+from compat.messages import message_type
 from qimd.contract.codec import decode, encode
 from qimd.contract.json import to_json
 from qimd.contract.violation import ContractViolation, ReaderTooOld
-
-from compat.drivers.line import Refused, serve
-from compat.messages import message_type
 
 
 def answer(operation: str, message: str, data: bytes) -> bytes:
