@@ -6,7 +6,6 @@ import shlex
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -54,13 +53,12 @@ def test_a_first_start_is_ready_in_time_and_says_how_to_go_on(server: DevServer)
 
 
 def test_the_commands_of_the_banner_work_as_they_are_printed(server: DevServer) -> None:
-    commands = [line.strip() for line in server.banner.splitlines() if line.startswith("  qimctl")]
+    _, _, behind = server.banner.partition("Next:\n")
+    commands = [line.strip() for line in behind.splitlines() if "qimctl " in line]
     assert len(commands) == 3
     for command in commands:
-        name, *arguments = shlex.split(command)
-        assert name == "qimctl"
         done = subprocess.run(
-            [sys.executable, "-c", "from qimd.ctl.main import main; main()", *arguments],
+            shlex.split(command),
             capture_output=True,
             text=True,
             timeout=60,

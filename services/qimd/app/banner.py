@@ -4,6 +4,8 @@ import json
 import os
 import secrets
 import shlex
+import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Final
@@ -70,9 +72,23 @@ def banner(
 
 def _qimctl(folder: Path) -> str:
     """The command, as it can be pasted into a shell in the folder where the server was started."""
+    program = shlex.quote(qimctl_program())
     if folder == DATA_DEFAULT.absolute():
+        return program
+    return f"{program} --data {shlex.quote(str(folder))}"
+
+
+def qimctl_program() -> str:
+    """`qimctl` where a shell finds ours by that name, else the path of the one that we came with.
+
+    A server is often started as `.venv/bin/qimd`: there the bare name is no command, or another's.
+    """
+    ours = Path(sys.executable).absolute().with_name("qimctl")
+    found = shutil.which("qimctl")
+    if not ours.is_file() or (found is not None and Path(found).absolute() == ours):
         return "qimctl"
-    return f"qimctl --data {shlex.quote(str(folder))}"
+    here = Path.cwd()
+    return str(ours.relative_to(here) if ours.is_relative_to(here) else ours)
 
 
 def write_ready_file(path: Path, credentials: Credentials) -> None:
