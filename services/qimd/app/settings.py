@@ -54,8 +54,18 @@ def _setting(default: T, read: Callable[[str], Any], text: str, *, least: float 
     return declared
 
 
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("must be a whole number") from None
+
+
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("must be a number of seconds") from None
     # Every comparison with a NaN is false, and so would be every check below.
     if not math.isfinite(value):
         raise ValueError("must be a finite number")
@@ -92,29 +102,34 @@ class Settings:
     host: str = _setting(
         "127.0.0.1", str, "address to listen on; beyond loopback only with a TLS certificate"
     )
-    grpc_port: int = _setting(7400, int, "port of the gRPC services; 0 takes a free one", least=0)
+    grpc_port: int = _setting(
+        7400, _whole, "port of the gRPC services; 0 takes a free one", least=0
+    )
     metrics_port: int = _setting(
-        7401, int, "port of /metrics, /healthz and /readyz on loopback; 0 takes a free one", least=0
+        7401,
+        _whole,
+        "port of /metrics, /healthz and /readyz on loopback; 0 takes a free one",
+        least=0,
     )
     tls_certificate: Path | None = _setting(None, Path, "PEM file with the certificate chain")
     tls_private_key: Path | None = _setting(None, Path, "PEM file with the certificate's key")
     mailbox_shards: int = _setting(
         2,
-        int,
+        _whole,
         "partitions of the dispatch topic: a power of two, fixed once data is there",
         least=1,
     )
     writer_shards: int = _setting(
-        2, int, "shards of conversations: a power of two, fixed once data is there", least=1
+        2, _whole, "shards of conversations: a power of two, fixed once data is there", least=1
     )
     dispatch_chunk_recipients: int = _setting(
-        DISPATCH_CHUNK_RECIPIENTS, int, "recipients that one record of the log carries", least=1
+        DISPATCH_CHUNK_RECIPIENTS, _whole, "recipients that one record of the log carries", least=1
     )
     log_retention_ms: int = _setting(
-        7 * 24 * _HOUR_MS, int, "how long the dispatch log keeps a record", least=1
+        7 * 24 * _HOUR_MS, _whole, "how long the dispatch log keeps a record", least=1
     )
     dispatch_recovery_window_ms: int = _setting(
-        24 * _HOUR_MS, int, "how far back a replay must be able to begin", least=1
+        24 * _HOUR_MS, _whole, "how far back a replay must be able to begin", least=1
     )
     writer_failover_wait_s: float = _setting(
         _LEASE.writer_failover_wait_s,
@@ -189,7 +204,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _metavar(field: "dataclasses.Field[Any]") -> str:
-    kind = {int: "N", _seconds: "SECONDS", Path: "PATH"}
+    kind = {_whole: "N", _seconds: "SECONDS", Path: "PATH"}
     return kind.get(field.metadata["read"], "TEXT")
 
 

@@ -108,3 +108,15 @@ def test_loopback_is_recognised(host: str) -> None:
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", "localhost.evil.example", ""])
 def test_what_is_not_loopback_is_not_taken_for_it(host: str) -> None:
     assert not is_loopback(host)
+
+
+@pytest.mark.parametrize(
+    ("flag", "reason"), [("--grpc-port", "a whole number"), ("--drain-grace-s", "of seconds")]
+)
+def test_a_text_that_is_no_number_is_refused_in_words_of_the_setting(
+    flag: str, reason: str
+) -> None:
+    with pytest.raises(SettingRefused, match=reason) as refused:
+        loaded(flag, "soon")
+    assert "literal" not in str(refused.value)
+    assert "convert" not in str(refused.value)
