@@ -128,7 +128,7 @@ ERRORS: Final[dict[ErrorCode, ErrorEntry]] = {
         "FAILED_PRECONDITION",
         False,
         "The session projection can't be proved complete, and refuses to show a part.",
-        "An operator restarts it from its last good checkpoint or rebuilds it; see the runbook.",
+        "An operator restarts the server; where that does not help, `qimctl rebuild-projection`.",
     ),
     ErrorCode.IDEMPOTENCY_CONFLICT: ErrorEntry(
         "ALREADY_EXISTS",
@@ -146,7 +146,8 @@ ERRORS: Final[dict[ErrorCode, ErrorEntry]] = {
         "UNAVAILABLE",
         True,
         "It can't be done now, or its outcome is not known.",
-        "Send it again with the same ids: it takes effect once.",
+        "Send it again with the same ids: it takes effect once. If nobody answers, see that the "
+        "server runs, and that the address is its own.",
     ),
     ErrorCode.NOT_FOUND: ErrorEntry(
         "NOT_FOUND",
@@ -164,7 +165,7 @@ ERRORS: Final[dict[ErrorCode, ErrorEntry]] = {
         "INTERNAL",
         False,
         "A defect of the server.",
-        "Report it, with the trace id from the server's log.",
+        "Report it, with what the server's log says of it.",
     ),
 }
 
