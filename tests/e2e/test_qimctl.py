@@ -202,6 +202,7 @@ def test_an_event_is_followed_through_every_stage(ctl: Ctl) -> None:
     commit = next(step for step in steps if step["stage"] == "commit")
     assert commit["at_ms"] > 0
     assert commit["fencing_epoch"] > 0
+    assert commit["recipients"] is None, "who receives it is decided behind the commit"
     dispatched = [step for step in steps if step["stage"] == "dispatch"]
     assert sum(step["recipients"] for step in dispatched) == 2
     assert all(isinstance(step["offset"], int) for step in dispatched)

@@ -95,6 +95,26 @@ def test_completion_prints_a_script(shell: str, capsys: pytest.CaptureFixture[st
     assert "_QIMCTL_COMPLETE" in capsys.readouterr().out
 
 
+def test_the_help_of_completion_has_a_line_for_each_shell(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["completion", "--help"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert 'bash  eval "$(qimctl completion bash)"' in lines
+    assert "fish  qimctl completion fish | source" in lines
+
+
+def test_a_token_and_another_users_name_are_not_guessed_between(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_credentials(tmp_path / "qim-data")
+    monkeypatch.setenv("QIM_TOKEN", "a token of alice")
+    assert run(["pull", "--user", "bob"]) == USAGE
+    shown = capsys.readouterr()
+    assert "QIM_TOKEN" in shown.err
+    assert "a token of alice" not in shown.err
+
+
 def test_the_shell_completes_commands() -> None:
     environment = os.environ | {
         "_QIMCTL_COMPLETE": "bash_complete",

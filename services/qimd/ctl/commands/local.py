@@ -87,13 +87,13 @@ def token(options: Options, user: str, device: str, life_s: int) -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    r"""Print the completion script of a shell.
+    """Print the completion script of a shell.
 
     \b
     bash  eval "$(qimctl completion bash)"
     zsh   eval "$(qimctl completion zsh)"
     fish  qimctl completion fish | source
-    """
+    """  # noqa: D301 - the mark is the character itself, not a backslash and a letter
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)

@@ -95,13 +95,13 @@ def trace(options: Options, event_id: str) -> None:
         {
             "stage": _short(stages, step.stage, "TRACE_STAGE_"),
             "verdict": _short(verdicts, step.verdict, "TRACE_VERDICT_"),
-            "at_ms": step.at_ms,
+            "at_ms": step.at_ms or None,
             "shard": step.shard,
             "offset": step.offset if step.dispatch_id else None,
             "fencing_epoch": step.fencing_epoch,
             "dispatch_id": step.dispatch_id.hex(),
             "chunk_index": step.chunk_index if step.dispatch_id else None,
-            "recipients": step.recipients,
+            "recipients": step.recipients if step.dispatch_id else None,
             "mailbox_seq": str(step.mailbox_seq) if step.mailbox_seq else None,
         }
         for step in found.steps

@@ -111,7 +111,10 @@ def send(
 
 @click.command()
 @click.option(
-    "--ack/--no-ack", default=False, help="Move this device's position behind what is shown."
+    "--ack/--no-ack",
+    default=False,
+    show_default=True,
+    help="Move this device's position behind what is shown.",
 )
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after so many events.")
 @as_user
@@ -250,6 +253,7 @@ def mark_read(options: Options, conversation: str, seq: int, user: str | None, d
     type=click.IntRange(1, 1_000),
     default=64,
     show_default=True,
+    metavar="N",
     help="Streams open at once; the longest silent speaker makes room.",
 )
 @shared()
@@ -318,8 +322,8 @@ def _event_row(item: "Event | Rebased") -> Row:
         "sender_device": item.sender_device,
         "created_at_ms": item.created_at_ms,
         "client_msg_id": item.client_msg_id,
-        # As text: a JSON number of this size is another number to most readers.
-        "mailbox_seq": str(item.mailbox_seq),
+        # As text: a JSON number of this size is another number to most readers. A history has none.
+        "mailbox_seq": str(item.mailbox_seq) if item.mailbox_seq else None,
         "content": item.body,
     }
     if item.kind == EventKind.REACTION:
