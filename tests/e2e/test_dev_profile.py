@@ -18,7 +18,7 @@ from tests.e2e.support.dev import DevServer, ready_limit_s, run
 from qim.conversation.v1 import conversation_service_pb2, conversation_service_pb2_grpc
 from qim.conversation.v1.event_pb2 import Message
 from qim.gateway.v1 import gateway_pb2_grpc
-from qim.gateway.v1.gateway_pb2 import Auth, ClientFrame, OutgoingEvent, Ping
+from qim.gateway.v1.gateway_pb2 import Auth, ClientFrame, OutgoingEvent
 from qim.mailbox.v1 import mailbox_service_pb2, mailbox_service_pb2_grpc
 from qim.writer.v1 import writer_service_pb2, writer_service_pb2_grpc
 from qimd.app.banner import dev_token
@@ -26,7 +26,6 @@ from qimd.app.credentials import load_or_create
 from qimd.contract.grpc_aio import StrictChannel
 from qimd.contract.grpc_status import from_rpc_error
 from qimd.core.errors import ErrorCode
-from qimd.core.parameters import CLIENT_PING_INTERVAL_MIN_MS
 from qimd.telemetry.metrics import ZEROS
 
 
@@ -313,30 +312,6 @@ def test_a_stop_during_a_start_ends_it_in_order(tmp_path: Path) -> None:
     assert server.stop() == 0
     with server:
         assert server.ready_after_s < ready_limit_s()
-
-
-async def test_an_idle_stream_outlives_pings_at_the_documented_interval(server: DevServer) -> None:
-    """GW-02: a client that pings every 10 s on a stream without events keeps its stream.
-
-    gRPC's default on the server's side ends it at the third ping, after 30 s.
-    """
-    options = [
-        ("grpc.keepalive_time_ms", CLIENT_PING_INTERVAL_MIN_MS),
-        ("grpc.http2.max_pings_without_data", 0),
-    ]
-    token = dev_token(load_or_create(server.data))
-    async with grpc.aio.insecure_channel(server.grpc, options=options) as channel:
-        call = gateway_pb2_grpc.GatewayStub(StrictChannel(channel)).Connect(timeout=60)
-        await call.write(
-            ClientFrame(request_id=1, auth=Auth(protocol_version=1, access_token=token))
-        )
-        assert (await call.read()).WhichOneof("frame") == "auth_ok"
-        silence = asyncio.ensure_future(call.read())
-        done, _ = await asyncio.wait([silence], timeout=3.5 * CLIENT_PING_INTERVAL_MIN_MS / 1000)
-        assert not done
-        await call.write(ClientFrame(request_id=2, ping=Ping()))
-        assert (await silence).WhichOneof("frame") == "pong"
-        call.cancel()
 
 
 async def test_messages_survive_an_orderly_stop(server: DevServer) -> None:
