@@ -9,6 +9,11 @@ python=${PYTHON:-python3}
 es=compat/drivers/es
 node_major_min=20 # protoc-gen-es refuses an older one
 
+# The tools below are quiet, and a first run takes half a minute: silence would look like a hang.
+if [[ ! -f .venv/stamp-node ]]; then
+  echo "setup: installing into .venv, once; this takes about half a minute" >&2
+fi
+
 fingerprint() { cat "$@" | cksum; }
 unchanged() { [[ -f $1 && $(<"$1") == "$2" ]]; }
 
