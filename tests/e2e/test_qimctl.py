@@ -248,6 +248,7 @@ def test_a_chat_is_replayed_in_its_order(ctl: Ctl, tmp_path: Path) -> None:
         )
     )
     (done,) = ctl("replay", str(chat), "--conversation", "played", "--streams", "2")
+    assert isinstance(done["ack_p99_ms"], float), "a number is a number to a program"
     assert (done["sent"], done["members"], done["in_order"]) == (5, 3, True)
     rows = ctl("history", "played", "--user", "c")
     assert [(row["sender"], row["content"]) for row in rows if row["kind"] == "message"] == spoken

@@ -92,10 +92,9 @@ class Options:
         address, settings = self.the_address(), self._config(**config)
         if self.token is not None:
             if user is not None:
-                # The token says who acts: another user's name beside it would mean nothing.
                 raise click.UsageError(
-                    "--user and an access token (--token or QIM_TOKEN) both say who acts: "
-                    "leave one out"
+                    "an access token (--token or QIM_TOKEN) says by itself who acts: "
+                    "leave it out to act as a named user"
                 )
             return Client(address, token=self.token, config=settings)
         if user is None:

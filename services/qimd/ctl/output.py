@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Protocol, TextIO
 
-Value = str | int | bool | bytes | None | Sequence[str]
+Value = str | int | float | bool | bytes | None | Sequence[str]
 Row = Mapping[str, Value]
 
 _UNSAFE: Final = re.compile(
@@ -130,7 +130,7 @@ class Output:
             text = "yes" if value else "no"
         elif isinstance(value, int) and column.time:
             text = iso_time(value)
-        elif isinstance(value, str | int):
+        elif isinstance(value, str | int | float):
             text = str(value)
         else:
             text = ", ".join(value)
