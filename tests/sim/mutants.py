@@ -267,7 +267,8 @@ def dedupe_before_entries(put: Patch) -> None:
 
         def progress() -> Outcome[None]:
             stored = disk.shards[step.shard]
-            for record in step.records:
+            # A call that is delivered twice has its first verdicts.
+            for record in step.records[len(verdicts) :]:
                 asked = sum(1 << block.lane for block in record.blocks)
                 known = stored.progress.get(record.dispatch_id)
                 new = asked & ~(known.done if known else 0)

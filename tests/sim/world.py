@@ -82,6 +82,9 @@ def run(plan: Plan, *, keep: bool = False) -> Result:
         world.loop.run_until(world.over)
     except Stuck as stuck:
         world.failures.append(f"stuck: {stuck}")
+    except Exception as error:
+        # An engine or the simulator itself: a failure of this seed, and not of the whole run.
+        world.failures.append(f"an effect raised {type(error).__name__}: {error}")
     digest = world.trace.digest(world.loop.steps)
     failure = world.failures[0] if world.failures else ""
     steps = world.loop.steps
