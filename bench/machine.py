@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-_LIBRARIES: Final = ("grpcio", "protobuf", "uvloop", "structlog", "prometheus-client", "xxhash")
+_LIBRARIES: Final = ("grpcio", "protobuf", "structlog", "prometheus-client", "xxhash")
 
 
 def facts() -> Mapping[str, object]:
