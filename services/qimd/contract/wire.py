@@ -5,14 +5,22 @@ the codec's.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 _LENGTH_DELIMITED = 2
 
 
+_SHORT: Final = tuple(
+    bytes((value,)) if value < 0x80 else bytes((value & 0x7F | 0x80, value >> 7))
+    for value in range(4096)
+)
+"""The tags, and nearly all of the lengths, that occur."""
+
+
 def varint(value: int) -> bytes:
     """A non-negative integer in as few bytes as it takes."""
-    if value < 0x80:
-        return bytes((value,))
+    if value < len(_SHORT):
+        return _SHORT[value]
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
