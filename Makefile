@@ -50,6 +50,10 @@ lint: setup ## Format, style, types and import rules
 models: setup ## Explore the exhaustive models, and show what each rule is for
 	@$(BIN)/python -m tests.models
 
+.PHONY: property
+property: setup ## Draw EXAMPLES new cases for each state machine of the ports
+	@QIM_PROPERTY_EXAMPLES=$(or $(EXAMPLES),200) $(BIN)/pytest tests/property
+
 .PHONY: fuzz
 fuzz: setup ## Fuzz what reads untrusted bytes for SECONDS in all; KEEP=1 keeps new inputs
 	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) $(if $(KEEP),--keep)

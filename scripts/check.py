@@ -83,7 +83,8 @@ def test_gate(groups: Sequence[str]) -> Gate:
     suites = {
         "contract": ("tests/compat",),
         "test": tuple(
-            f"tests/{suite}" for suite in ("unit", "contract", "e2e", "sim", "models", "fuzz")
+            f"tests/{suite}"
+            for suite in ("unit", "contract", "e2e", "sim", "models", "property", "fuzz")
         ),
     }
     paths = tuple(
