@@ -122,8 +122,10 @@ class Nemesis:
             server.resume()
 
     async def _bring_back(self, server: "Server", after_s: float) -> None:
-        await asyncio.sleep(RESTART_S + after_s)
-        if not self._world.healed and server.down:
+        if not self._world.healed:
+            await asyncio.sleep(RESTART_S + after_s)
+        # Healing starts who is down. Who was still draining then is down only now.
+        if server.down and not self._world.finale:
             server.start()
 
     async def _sync(self) -> None:
