@@ -337,7 +337,8 @@ def main(given: Sequence[str] | None = None) -> int:
             with tempfile.TemporaryDirectory(prefix="qim-demo-") as folder:
                 verdict = asyncio.run(_run(arguments, Path(folder)))
     except (QimError, OSError, RuntimeError) as error:
-        print(f"the demo could not run: {error}", file=sys.stderr)
+        told = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
+        print(f"the demo could not run: {told}", file=sys.stderr)
         return 2
     faults = verdict.faults()
     for example in verdict.examples[:EXAMPLES_SHOWN]:
