@@ -9,6 +9,8 @@ from typing import Final, Protocol
 
 from qimd.client.model import Head, Position
 from qimd.core.errors import ErrorCode, QimError
+from qimd.core.parameters import EXACT_INTEGER_MAX
+from qimd.core.seq import SEQ_MAX
 
 _FORMAT: Final = 1
 
@@ -56,19 +58,16 @@ class FilePositions:
 
     def _load(self) -> Position | None:
         try:
-            text = self._path.read_text(encoding="utf-8")
+            content = self._path.read_bytes()
         except FileNotFoundError:
             return None
         try:
-            data = json.loads(text)
+            data = json.loads(content.decode())
             if data["format"] != _FORMAT:
                 raise ValueError(f"format {data['format']!r}")
-            heads = {
-                str(name): Head(int(seq), bool(member))
-                for name, (seq, member) in data["heads"].items()
-            }
-            return Position(int(data["applied_seq"]), heads)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            heads = {name: _head(*head) for name, head in data["heads"].items()}
+            return Position(_applied(data["applied_seq"]), heads)
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise QimError(
                 ErrorCode.INVALID_ARGUMENT,
                 f"{self._path} is not a position file of this version",
@@ -98,3 +97,21 @@ class FilePositions:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def _applied(text: object) -> int:
+    """A mailbox_seq, which is text. Raises ValueError."""
+    if not isinstance(text, str) or not (text.isascii() and text.isdigit()):
+        raise ValueError("applied_seq is no number in text")
+    seq = int(text)
+    if seq > SEQ_MAX:
+        raise ValueError("applied_seq is above every mailbox_seq")
+    return seq
+
+
+def _head(seq: object, member: object) -> Head:
+    """How far a conversation has come. Raises ValueError."""
+    # JSON's true is an int to Python, and 1e9 is a float: neither is a seq here.
+    if type(seq) is not int or not 0 <= seq <= EXACT_INTEGER_MAX or not isinstance(member, bool):
+        raise ValueError("a head is no conversation_seq")
+    return Head(seq, member)

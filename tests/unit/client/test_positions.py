@@ -22,10 +22,26 @@ async def test_no_file_is_no_position(tmp_path: Path) -> None:
     assert await FilePositions(tmp_path / "none").load() is None
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 2}', '{"format": 1, "heads": 3}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"format": 2}',
+        '{"format": 1, "heads": 3}',
+        '{"format": 1, "heads": {}, "applied_seq": 1e999}',
+        '{"format": 1, "heads": {}, "applied_seq": "-1"}',
+        '{"format": 1, "heads": {}, "applied_seq": "9223372036854775808"}',
+        '{"format": 1, "heads": {"c": [true, true]}, "applied_seq": "1"}',
+        '{"format": 1, "heads": {"c": [1, 1]}, "applied_seq": "1"}',
+        "[" * 100_000,
+        "\ud800",
+    ],
+)
 async def test_a_broken_file_is_an_error_and_not_a_new_start(tmp_path: Path, text: str) -> None:
     path = tmp_path / "position.json"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
     with pytest.raises(QimError) as caught:
         await FilePositions(path).load()
     assert caught.value.code is ErrorCode.INVALID_ARGUMENT
