@@ -20,7 +20,7 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parent.parent.parent
 CORPUS = TOP / "tests/fuzz/corpus"
 WORK = TOP / "build/fuzz"
-TARGETS = ("dispatch", "frame", "cursor", "token", "replay")
+TARGETS = ("dispatch", "frame", "cursor", "token", "replay", "position")
 INPUT_BYTES_MAX = 4096
 INPUT_TIMEOUT_S = 10
 MEMORY_MAX_MB = 2048

@@ -89,12 +89,20 @@ def chats() -> Iterator[bytes]:
     yield row(1, 3).encode() + b"\n[]\n{\n"
 
 
+def positions() -> Iterator[bytes]:
+    heads = {"standup": [7, True], "é/": [3, False]}
+    yield json.dumps({"format": 1, "applied_seq": "2251799813685248", "heads": heads}).encode()
+    yield b'{"format": 1, "applied_seq": "0", "heads": {}}'
+    yield b'{"format": 2}'
+
+
 SEEDS = {
     "dispatch": dispatches,
     "frame": frames,
     "cursor": cursors,
     "token": tokens,
     "replay": chats,
+    "position": positions,
 }
 
 

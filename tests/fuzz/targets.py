@@ -32,6 +32,7 @@ from qim.writer.v1.writer_service_pb2 import CommitRequest, CommitResponse
 from qimd.auth.admin import AdminToken
 from qimd.auth.service import TokenAuthenticator
 from qimd.client.chat import Line, read_chat, turns
+from qimd.client.positions import FilePositions
 from qimd.connection.sends import prepare
 from qimd.contract import codec
 from qimd.contract.cursor import CursorKeys, sign_cursor, verify_cursor
@@ -43,6 +44,7 @@ from qimd.core.errors import ErrorCode, QimError
 from qimd.core.ids import DeviceId, TenantId, UserId, id_problem
 from qimd.core.parameters import BODY_BYTES_MAX, EXACT_INTEGER_MAX, LANES, READER_VERSION
 from qimd.core.records import DeviceKey
+from qimd.core.seq import SEQ_MAX
 from qimd.ports.store import TenantRecord
 from qimd.session.listing import PageToken
 
@@ -295,6 +297,28 @@ def _replay(path: Path, data: bytes) -> None:
     _demand(cut == lines, "turns lose a line")
 
 
+# --- a device's position -----------------------------------------------------------------------
+
+
+def position(data: bytes) -> None:
+    """The file in which the SDK keeps a position: read, or refused; never guessed."""
+    path = Path(_scratch() or tempfile.gettempdir()) / f"qim-position-{os.getpid()}.json"
+    path.write_bytes(data)
+    try:
+        read = FilePositions(path)._load()
+    except QimError as error:
+        _demand(error.code is ErrorCode.INVALID_ARGUMENT, f"a file is refused as {error.code}")
+        _demand(error.field == "positions", "the refusal does not name the file")
+        return
+    finally:
+        path.unlink()
+    if read is None:
+        raise Broken("a file that is there is none")
+    _demand(0 <= read.applied_seq <= SEQ_MAX, "a position that no mailbox has")
+    heads = read.heads.values()
+    _demand(all(0 <= head.seq <= EXACT_INTEGER_MAX for head in heads), "a head out of range")
+
+
 def _scratch() -> str | None:
     """Memory, where the machine has some: a file is written for each input."""
     return "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -306,4 +330,5 @@ TARGETS: Final[Mapping[str, Target]] = {
     "cursor": cursor,
     "token": token,
     "replay": replay,
+    "position": position,
 }
