@@ -5,7 +5,7 @@ list at work beside. Raw SQLite inserts the same (user, seq) rows into a copy of
 database, in transactions of the sizes that the mailbox's own had on average. The two take turns.
 
 A burst's seconds are taken as a · records + b · entries. With one chunk size the two grow together,
-so each group is measured under two, and solved for a and b.
+so each group is measured under two, and solved for a and b: for the path, and for each stage.
 """
 
 import asyncio
@@ -31,7 +31,9 @@ from qimd.core.seq import mailbox_seq
 
 _BODY: Final = b"see you at the harbour at nine"
 _TARGET: Final = Target(AT_LEAST, 0.5)
-_BATCHES: Final = 'stage_latency_seconds_count{stage="mailbox"}'
+_STAGES: Final = ("dispatch", "mailbox", "session")
+_SUM: Final = "stage_latency_seconds_sum"
+_COUNT: Final = "stage_latency_seconds_count"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Burst:
     projected_s: float
     cpu_s: float
     batches: int
+    stages: Mapping[str, float]
+    """Seconds that each stage spent on its batches; stages overlap."""
 
 
 @dataclass(slots=True)
@@ -91,10 +95,15 @@ class Series:
         figures: list[float] = [getattr(burst, figure) for burst in self.bursts]
         return statistics.median(figures)
 
+    def stage_s(self, stage: str) -> float:
+        """The median of a stage's seconds."""
+        return statistics.median(burst.stages[stage] for burst in self.bursts)
+
 
 def run(sizes: Sizes, folder: Path) -> Sequence[Measure]:
     """The rates, then the fitted costs."""
     rows: list[Measure] = []
+    budget: list[Measure] = []
     costs: dict[int, tuple[float, float]] = {}
     for members in sizes.members:
         several = [
@@ -103,8 +112,9 @@ def run(sizes: Sizes, folder: Path) -> Sequence[Measure]:
         ]
         rows.append(_rate(several[0]))
         if len(several) > 1:
-            costs[members] = fit(several)
-    return [*rows, *_costs(costs)]
+            costs[members] = fit(several, [each.median("seconds") for each in several])
+            budget += _budget(several)
+    return [*rows, *_costs(costs), *budget]
 
 
 def _rate(series: Series) -> Measure:
@@ -124,15 +134,34 @@ def _rate(series: Series) -> Measure:
     )
 
 
-def fit(several: Sequence[Series]) -> tuple[float, float]:
+def fit(several: Sequence[Series], seconds: Sequence[float]) -> tuple[float, float]:
     """(a, b) in µs: the two costs that give the seconds of the first and the last series."""
     one, other = several[0], several[-1]
-    r1, e1, s1 = (one.median(name) for name in ("records", "entries", "seconds"))
-    r2, e2, s2 = (other.median(name) for name in ("records", "entries", "seconds"))
+    r1, e1, s1 = one.median("records"), one.median("entries"), seconds[0]
+    r2, e2, s2 = other.median("records"), other.median("entries"), seconds[-1]
     determinant = r1 * e2 - r2 * e1
     a = (s1 * e2 - s2 * e1) / determinant
     b = (r1 * s2 - r2 * s1) / determinant
     return a * 1e6, b * 1e6
+
+
+def _budget(several: Sequence[Series]) -> Sequence[Measure]:
+    """What a record and an entry cost in each stage behind the commit, beside the whole."""
+    whole = fit(several, [each.median("seconds") for each in several])
+    rows = []
+    for stage in _STAGES:
+        costs = fit(several, [each.stage_s(stage) for each in several])
+        for index, name in enumerate(("record", "entry")):
+            rows.append(
+                Measure(
+                    f"stage_{stage}_{name}_n{several[0].members}",
+                    costs[index],
+                    "µs",
+                    f"the whole path's cost of {'a record' if index == 0 else 'an entry'}",
+                    whole[index],
+                )
+            )
+    return rows
 
 
 def _costs(costs: Mapping[int, tuple[float, float]]) -> Sequence[Measure]:
@@ -227,7 +256,8 @@ class Flow:
     async def burst(self, number: int, messages: int, records: int) -> Burst:
         """Have every group sent `messages`; returns when mailboxes and session lists have them."""
         high = self._offsets() + records
-        batches, cpu_s = self._batches(), machine.cpu_s(self._server.pid)
+        before, cpu_s = self._stages(_COUNT), machine.cpu_s(self._server.pid)
+        spent = self._stages(_SUM)
         began = time.perf_counter()
         await asyncio.gather(
             *(self._send(group, number, messages) for group in range(len(self._senders)))
@@ -243,7 +273,8 @@ class Flow:
             seconds=seconds,
             projected_s=projected_s,
             cpu_s=machine.cpu_s(self._server.pid) - cpu_s,
-            batches=self._batches() - batches,
+            batches=round(self._stages(_COUNT)["mailbox"] - before["mailbox"]),
+            stages={name: s - spent[name] for name, s in self._stages(_SUM).items()},
         )
 
     async def _send(self, group: int, number: int, messages: int) -> None:
@@ -254,8 +285,9 @@ class Flow:
     def _offsets(self) -> int:
         return sum(shard.next_offset for shard in self._admin.mailbox_shards())
 
-    def _batches(self) -> int:
-        return int(self._server.samples().get(_BATCHES, 0))
+    def _stages(self, figure: str) -> Mapping[str, float]:
+        samples = self._server.samples()
+        return {name: samples.get(f'{figure}{{stage="{name}"}}', 0.0) for name in _STAGES}
 
     async def check_mailboxes(self, prefilled: int) -> None:
         """The first member of each group finds what was there before, and then exactly what was

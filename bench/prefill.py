@@ -44,6 +44,8 @@ TABLE: Final = RoutingTable(version=1, mailbox_shards=2, writer_shards=2)
 
 _AT_MS: Final = 1_700_000_000_000
 _ALL_LANES: Final = -1
+_SENDER: Final = UserId("someone-who-left")
+"""So that every message of the history is unread for each member."""
 _RECENT_SHARE: Final = 4
 """One in so many entries comes behind the others."""
 
@@ -157,7 +159,7 @@ class _Filling:
             joined = tuple(names[start : start + MEMBERSHIP_CHANGE_USERS_MAX])
             is_join = seq <= joins
             kind = EventKind.MEMBERSHIP if is_join else EventKind.MESSAGE
-            sender = None if is_join else names[seq % len(names)]
+            sender = None if is_join else _SENDER
             identity = event_id(key.tenant, key.conversation, seq)
             version = min(seq, joins)
             encoded = encode_event(
