@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tests.models import lanes
-from tests.models.lanes import Block, LanesModel, MailboxPromise, Shard, Step, TornPromise
+from tests.models.lane_store import Block, MailboxPromise, Shard, Step, TornPromise
+from tests.models.lanes import LanesModel
 from tests.models.rules import Removal
 
 from qimd.core.records import LaneBlock

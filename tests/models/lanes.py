@@ -15,34 +15,33 @@ entries, progress and watermarks one after the other, and torn between any two.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from typing import Final, NamedTuple
 
-from tests.models.dispatches import AT_MS, BOUNDARY, KEY, dispatch_of, shard_state
+from tests.models.dispatches import AT_MS, BOUNDARY, KEY, dispatch_of
 from tests.models.explore import Steps
-
-from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
-from qimd.core.parameters import LANES
-from qimd.core.seq import SEQ_NONE, MailboxSeq, before_offset, offset_of
-from qimd.mailbox import logic
-from qimd.mailbox.logic import Arrived
-from qimd.ports.mailbox import (
-    EpochMark,
-    RecordStep,
-    ShardState,
-    lowest_watermark,
-    resume_offset,
-    watermark,
+from tests.models.lane_store import (
+    EVENTS,
+    WATCHED,
+    Block,
+    MailboxPromise,
+    Shard,
+    Step,
+    Verdicts,
+    moved,
+    risen_by,
+    seen_by_readers,
+    shard_state_of,
 )
 
-WATCHED: Final = (3, 7)
-"""The lanes that have members. The others are idle, and move with the position."""
-
-EVENTS: Final[Mapping[int, tuple[int, ...]]] = {1: (3, 7), 2: (3,)}
-"""The lanes that each event's record is for."""
+from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
+from qimd.core.seq import MailboxSeq, offset_of
+from qimd.mailbox import logic
+from qimd.mailbox.logic import Arrived
+from qimd.ports.mailbox import EpochMark, RecordStep, resume_offset, watermark
 
 READ_MAX: Final = 2
 """Records of a batch, and of a lane's turn."""
@@ -50,51 +49,6 @@ READ_MAX: Final = 2
 Offset = int
 Log = tuple[tuple[int, int], ...]
 """(event, epoch) of each record."""
-
-
-class Block(NamedTuple):
-    """A record's recipients in some lanes, to be written at its seq."""
-
-    seq: MailboxSeq
-    event: int
-    lanes: tuple[int, ...]
-
-
-class Step(NamedTuple):
-    """An ApplyStep. Issued again it is the same value, as its request_id says."""
-
-    term: int
-    expected_position: MailboxSeq
-    blocks: tuple[Block, ...]
-    marks: tuple[EpochMark, ...]
-    next_offset: int
-    position: MailboxSeq
-    lagging: tuple[tuple[int, MailboxSeq], ...]
-
-
-Verdicts = tuple[int, ...]
-"""Of each block the mask of the lanes that it was written to."""
-
-
-class Shard(NamedTuple):
-    """What is durable."""
-
-    term: int = 1
-    next_offset: int = 0
-    position: MailboxSeq = before_offset(1, 0)
-    lagging: tuple[tuple[int, MailboxSeq], ...] = ()
-    lane_last: tuple[MailboxSeq, ...] = (SEQ_NONE,) * len(WATCHED)
-    marks: tuple[EpochMark, ...] = ()
-    entries: frozenset[tuple[int, MailboxSeq]] = frozenset()
-    """(lane, seq)."""
-    done: frozenset[tuple[int, int]] = frozenset()
-    """DispatchProgress: (event, lane)."""
-    last_step: Step | None = None
-    last_verdicts: Verdicts = ()
-    served: tuple[MailboxSeq, ...] = (before_offset(1, 0),) * len(WATCHED)
-    """The largest W of each lane that any reader can have seen. To judge by."""
-    usurped: str = ""
-    """What was written under a term that had been followed by then. To judge by."""
 
 
 class Task(NamedTuple):
@@ -124,90 +78,6 @@ class World(NamedTuple):
     refusals: int = 0
     losses: int = 0
     restarts: int = 0
-
-
-class MailboxPromise:
-    """`ports.mailbox.ApplyStep`, condition by condition."""
-
-    stages = (("marks", "entries", "progress", "watermarks"),)
-    """What becomes visible together."""
-
-    def is_repeated(self, shard: Shard, step: Step) -> bool:
-        """The same request_id, if it is the shard's last."""
-        return shard.last_step == step
-
-    def may_write(self, shard: Shard, step: Step) -> bool:
-        """Only under the current term."""
-        return shard.term == step.term
-
-    def is_expected(self, shard: Shard, step: Step) -> bool:
-        """Only behind the position that the owner knows."""
-        return shard.position == step.expected_position
-
-    def only_rises(self, shard: Shard, step: Step) -> bool:
-        """Position and each lane's watermark."""
-        before, after = _state(shard), _state(_moved(shard, step))
-        return all(watermark(after, lane) >= watermark(before, lane) for lane in WATCHED)
-
-    def fresh(self, shard: Shard, block: Block) -> tuple[int, ...]:
-        """The lanes of a block that its dispatch has not been written to."""
-        return tuple(lane for lane in block.lanes if (block.event, lane) not in shard.done)
-
-    def marks_of(self, shard: Shard, step: Step) -> tuple[EpochMark, ...]:
-        """The marks with the step's, each epoch once, where it came first."""
-        known = [mark.fencing_epoch for mark in shard.marks]
-        new = (mark for mark in step.marks if mark.fencing_epoch not in known)
-        return tuple(sorted((*shard.marks, *new), key=lambda mark: mark.first_seq))
-
-    def folded(self, shard: Shard) -> Shard:
-        """fold_marks below every lane's W: the largest epoch's stays."""
-        below = lowest_watermark(_state(shard))
-        old = [mark for mark in shard.marks if mark.first_seq <= below]
-        if len(old) < 2:
-            return shard
-        kept = max(old, key=lambda mark: mark.fencing_epoch)
-        return shard._replace(marks=(kept, *shard.marks[len(old) :]))
-
-    def opened(self, shard: Shard) -> Shard:
-        """What a new owner learns of the shard. Mailboxes and progress it never reads."""
-        return shard._replace(
-            entries=frozenset(), done=frozenset(), last_step=None, last_verdicts=(), served=()
-        )
-
-    def apply(
-        self, shard: Shard, step: Step, stages: int | None = None
-    ) -> tuple[Shard, Outcome[Verdicts]]:
-        """The step, or only its first stages."""
-        if self.is_repeated(shard, step):
-            return shard, Applied(shard.last_verdicts)
-        if not self.may_write(shard, step):
-            return shard, NotApplied(Refusal.STALE_EPOCH)
-        if not self.is_expected(shard, step) or not self.only_rises(shard, step):
-            return shard, NotApplied(Refusal.HEAD_MOVED)
-        if step.term < shard.term:
-            usurped = f"term {step.term} wrote after term {shard.term} began"
-            shard = shard._replace(usurped=usurped)
-        fresh, seen = list[Block](), shard
-        for block in step.blocks:
-            fresh.append(block._replace(lanes=self.fresh(seen, block)))
-            seen = _write(seen, step, "progress", fresh)
-        for stage in self.stages[:stages]:
-            for part in stage:
-                shard = self._write(shard, step, part, fresh)
-        return shard, Applied(_masks(fresh))
-
-    def _write(self, shard: Shard, step: Step, part: str, fresh: list[Block]) -> Shard:
-        if part == "marks":
-            return shard._replace(marks=self.marks_of(shard, step))
-        return _write(shard, step, part, fresh)
-
-
-class TornPromise(MailboxPromise):
-    """An engine without a step over all of it (Scylla): one write after the other, in an order in
-    which any prefix is safe (design section 7).
-    """
-
-    stages = (("marks",), ("entries",), ("progress",), ("watermarks",))
 
 
 def truth(log: Log) -> frozenset[tuple[int, MailboxSeq]]:
@@ -257,7 +127,7 @@ class LanesModel:
         # What was judged under other rules must not answer for these.
         self._judged.clear()
         self._applied.clear()
-        _state.cache_clear()
+        shard_state_of.cache_clear()
         return World()
 
     # --- what may happen ---
@@ -275,7 +145,7 @@ class LanesModel:
             shard, _ = self.store.apply(world.shard, step)
             yield (
                 f"the store applies a step of term {step.term}, late",
-                (world._replace(shard=_served(shard), late=late)),
+                (world._replace(shard=seen_by_readers(shard), late=late)),
             )
         at_rest = world.owner == Owner(self.store.opened(world.shard)) and not world.late
         if world.restarts < self.restarts and not at_rest:
@@ -334,12 +204,12 @@ class LanesModel:
         case = (shard, step, stages or 0)
         if case not in self._applied:
             after, outcome = self.store.apply(shard, step, stages)
-            self._applied[case] = _served(after), outcome
+            self._applied[case] = seen_by_readers(after), outcome
         return self._applied[case]
 
     def _step(self, log: Log, known: Shard, task: Task) -> Step | str:
         """What the materialiser writes for a task, or why it halts."""
-        state = _state(known)
+        state = shard_state_of(known)
         batch = [_arrived(log, offset) for offset in task.offsets]
         last = batch[-1].seq
         if task.lane is None:
@@ -402,7 +272,7 @@ class LanesModel:
         if task.lane is not None:
             # The lane stands here: nothing behind this record is tried now.
             return Owner(owner.known, tuple(other for other in rest if other.lane != task.lane))
-        state = _state(owner.known)
+        state = shard_state_of(owner.known)
         plan = logic.plan(state, {KEY: owner.known.marks}, [_arrived(log, task.offsets[0])])
         [record] = plan.records
         passed = _step_to(
@@ -466,7 +336,7 @@ def _shard_problem(log: Log, shard: Shard) -> str:
     if shard.usurped:
         return shard.usurped
     right = truth_of(log)
-    state = _state(shard)
+    state = shard_state_of(shard)
     for lane, served in zip(WATCHED, shard.served, strict=True):
         if watermark(state, lane) < served:
             return f"W of lane {lane} went back"
@@ -479,17 +349,6 @@ def _shard_problem(log: Log, shard: Shard) -> str:
 
 
 # --- parts -------------------------------------------------------------------------------------
-
-
-@cache
-def _state(shard: Shard) -> ShardState:
-    last = dict(zip(WATCHED, shard.lane_last, strict=True))
-    return shard_state(
-        shard.position,
-        shard.next_offset,
-        shard.lagging,
-        tuple(last.get(lane, SEQ_NONE) for lane in range(LANES)),
-    )
 
 
 def _arrived(log: Log, offset: Offset) -> Arrived:
@@ -532,57 +391,10 @@ def _step_to(
     )
 
 
-def _moved(shard: Shard, step: Step) -> Shard:
-    return shard._replace(
-        next_offset=step.next_offset, position=step.position, lagging=step.lagging
-    )
-
-
-def _write(shard: Shard, step: Step, part: str, fresh: list[Block]) -> Shard:
-    """One of the writes of which a step consists."""
-    match part:
-        case "entries":
-            new = {(lane, block.seq) for block in fresh for lane in block.lanes}
-            return shard._replace(entries=shard.entries | new)
-        case "progress":
-            done = {(block.event, lane) for block in fresh for lane in block.lanes}
-            return shard._replace(done=shard.done | done)
-        case _:
-            return _risen(_moved(shard, step), fresh, _masks(fresh))._replace(
-                last_step=step, last_verdicts=_masks(fresh)
-            )
-
-
-def _masks(blocks: list[Block]) -> Verdicts:
-    return tuple(sum(1 << lane for lane in block.lanes) for block in blocks)
-
-
-def _risen(shard: Shard, blocks: Sequence[Block], verdicts: Verdicts) -> Shard:
-    """lane_last after blocks, by the room's own function."""
-    steps = [_record_step(block) for block in blocks]
-    risen = logic.raised_lane_last(_state(shard).lane_last, steps, verdicts)
-    return shard._replace(lane_last=tuple(risen[lane] for lane in WATCHED))
-
-
-@cache
-def _record_step(block: Block) -> RecordStep:
-    dispatch = dispatch_of(block.event, 1, EVENTS[block.event])
-    return logic.record_step(Arrived(block.seq, dispatch, AT_MS), dispatch.blocks)
-
-
 def _known(known: Shard, step: Step, verdicts: Verdicts) -> Shard:
     """What the owner takes for durable once a step is applied (`Materialiser._advance`)."""
-    known = _risen(_moved(known, step), step.blocks, verdicts)
+    known = risen_by(moved(known, step), step.blocks, verdicts)
     return known._replace(marks=(*known.marks, *step.marks))
-
-
-def _served(shard: Shard) -> Shard:
-    state = _state(shard)
-    risen = tuple(
-        max(served, watermark(state, lane))
-        for lane, served in zip(WATCHED, shard.served, strict=True)
-    )
-    return shard._replace(served=risen)
 
 
 def _named(task: Task) -> str:

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from tests.models import owners
 from tests.models.dispatches import Record
-from tests.models.owners import Batch, Owner, OwnersModel, World
+from tests.models.owner_world import Batch, Owner, World
+from tests.models.owners import OwnersModel
 from tests.models.promises import HeadStorePromise, Store, StorePromise
 from tests.models.rules import Removal
 
