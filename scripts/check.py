@@ -106,7 +106,7 @@ def fuzz_gates() -> list[Gate]:
     """Return a short run of the fuzzers, where the machine has one."""
     if importlib.util.find_spec("atheris") is None:
         return []
-    return [Gate("fuzz", (("python", "-m", "tests.fuzz", "--seconds", "40"),), "make fuzz")]
+    return [Gate("fuzz", (("python", "-m", "tests.fuzz", "--seconds", "30"),), "make fuzz")]
 
 
 def not_installed() -> list[str]:
