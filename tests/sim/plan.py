@@ -244,11 +244,17 @@ def _strikes(chance: random.Random, shape: Shape) -> tuple[Strike, ...]:
     strikes = [_strike(chance, shape) for _ in range(count)]
     if shape.nodes > 1 and chance.random() < 0.4:
         strikes.append(_duel(chance))
+    lost = [strike for strike in strikes if strike.blow is Blow.LOG_LOST]
     if shape.torn or any(strike.blow is Blow.POWER for strike in strikes):
         # Entries whose log is gone too can't come back under their numbers; nobody promises that.
         # And what a rebuild wrote of a step that was torn is found again only if its manifest is
         # durable of its own, which no engine that tears steps needs yet (docs/plan.md).
-        strikes = [strike for strike in strikes if strike.blow is not Blow.LOG_LOST]
+        kept = 0
+    else:
+        # A second loss amid the rebuild after the first is open, too (docs/plan.md).
+        kept = 1
+    for strike in lost[kept:]:
+        strikes.remove(strike)
     return tuple(sorted(strikes, key=lambda strike: strike.at_s))
 
 
