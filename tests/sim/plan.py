@@ -244,9 +244,9 @@ def _strikes(chance: random.Random, shape: Shape) -> tuple[Strike, ...]:
     strikes = [_strike(chance, shape) for _ in range(count)]
     if shape.nodes > 1 and chance.random() < 0.4:
         strikes.append(_duel(chance))
-    # Entries whose log is gone too can't come back under their numbers; nobody promises that. What a
-    # rebuild wrote of a step that was torn is found again only if its manifest is durable of its own,
-    # and a second loss amid a rebuild is open, too (docs/plan.md).
+    # Entries whose log is gone too can't come back under their numbers; nobody promises that. What
+    # a rebuild wrote of a step that was torn is found again only if its manifest is durable of its
+    # own, and a second loss amid a rebuild is open, too (docs/plan.md).
     keeps_its_log = shape.torn or any(strike.blow is Blow.POWER for strike in strikes)
     lost = [strike for strike in strikes if strike.blow is Blow.LOG_LOST]
     for strike in lost[0 if keeps_its_log else 1 :]:
