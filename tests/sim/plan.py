@@ -51,6 +51,10 @@ class Blow(Enum):
     CUT = "every client's stream is cut"
 
 
+OPEN: Final = frozenset({Blow.LOG_LOST})
+"""Blows that no plan keeps yet, for reasons that docs/plan.md names."""
+
+
 STEPS: Final = (
     "commit", "produce", "advance", "quarantine", "apply", "apply_entries", "apply_progress",
     "apply_watermark", "project_rows", "project", "claim", "raise_epoch", "acquire", "open_shard",
@@ -244,13 +248,7 @@ def _strikes(chance: random.Random, shape: Shape) -> tuple[Strike, ...]:
     strikes = [_strike(chance, shape) for _ in range(count)]
     if shape.nodes > 1 and chance.random() < 0.4:
         strikes.append(_duel(chance))
-    # Entries whose log is gone too can't come back under their numbers; nobody promises that. What
-    # a rebuild wrote of a step that was torn is found again only if its manifest is durable of its
-    # own, and a second loss amid a rebuild is open, too (docs/plan.md).
-    keeps_its_log = shape.torn or any(strike.blow is Blow.POWER for strike in strikes)
-    lost = [strike for strike in strikes if strike.blow is Blow.LOG_LOST]
-    for strike in lost[0 if keeps_its_log else 1 :]:
-        strikes.remove(strike)
+    strikes = [strike for strike in strikes if strike.blow not in OPEN]
     return tuple(sorted(strikes, key=lambda strike: strike.at_s))
 
 
