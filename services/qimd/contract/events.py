@@ -1,7 +1,7 @@
 """ConversationEvents: encoded once when they are committed, carried as those bytes ever after."""
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Final, cast
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -79,8 +79,8 @@ def decode_event(data: bytes) -> ConversationEvent:
     return codec.decode(ConversationEvent, data)
 
 
-_SEQ_FIELD = DeliveredEvent.MAILBOX_SEQ_FIELD_NUMBER
-_EVENT_FIELD = DeliveredEvent.EVENT_FIELD_NUMBER
+_SEQ_TAG: Final = wire.tag(DeliveredEvent.MAILBOX_SEQ_FIELD_NUMBER, wire.VARINT)
+_EVENT_TAG: Final = wire.tag(DeliveredEvent.EVENT_FIELD_NUMBER, wire.LENGTH_DELIMITED)
 
 
 def encode_delivered(seq: int, encoded_event: bytes) -> bytes:
@@ -92,7 +92,8 @@ def encode_delivered(seq: int, encoded_event: bytes) -> bytes:
         raise ContractViolation(
             DeliveredEvent.DESCRIPTOR.full_name, Reason.ZERO, field="mailbox_seq"
         )
-    return wire.number(_SEQ_FIELD, seq) + wire.delimited(_EVENT_FIELD, encoded_event)
+    size = wire.varint(len(encoded_event))
+    return b"".join((_SEQ_TAG, wire.varint(seq), _EVENT_TAG, size, encoded_event))
 
 
 def summarise(encoded_event: bytes) -> EventSummary:
