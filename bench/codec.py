@@ -1,5 +1,7 @@
 """`codec_group_dispatch_200`, `codec_frame_100`: the strict codec beside protobuf's own calls.
 
+A record comes as most do, with the recipients of the one before; in `…_first` none was seen before.
+
 Decoding is compared with what any reader must do: parse, and read the fields into lists (a record
 is serialised again too, since its bytes are compared). Encoding is compared with building the same
 message from the same values and serialising it: the strict encoders begin with those values, not
@@ -26,6 +28,7 @@ from qim.gateway.v1.gateway_pb2 import (
 )
 from qimd.contract import codec
 from qimd.contract.dispatch import (
+    BLOCKS_CACHED_MAX,
     EncodedBlocks,
     decode_dispatch,
     encode_blocks,
@@ -33,7 +36,7 @@ from qimd.contract.dispatch import (
 )
 from qimd.contract.events import decode_event, encode_delivered, encode_event
 from qimd.contract.frames import push_frame
-from qimd.core.dispatch import plan_chunks
+from qimd.core.dispatch import Chunk, plan_chunks
 from qimd.core.ids import ConversationId, DeviceId, TenantId, UserId, dispatch_id, event_id
 from qimd.core.records import ConversationKey, Event, EventKind, LaneBlock
 from qimd.core.routing import RoutingTable
@@ -68,11 +71,13 @@ def run(sizes: Sizes) -> Sequence[Measure]:
 
 
 def _dispatch(sizes: Sizes) -> Sequence[Measure]:
-    users = [UserId(f"user-{number:06}") for number in range(_RECIPIENTS)]
-    table = RoutingTable(version=1, mailbox_shards=1, writer_shards=1)
-    [chunk] = plan_chunks(table, _TENANT, users, _RECIPIENTS)
+    chunk = _chunk(0)
     blocks = encode_blocks(chunk.blocks)
-    records = [_record(seq, blocks) for seq in range(1, sizes.calls + 1)]
+    records = [_spliced(_event(seq), blocks) for seq in range(1, sizes.calls + 1)]
+    strangers = [
+        _spliced(_event(1), encode_blocks(_chunk(group).blocks))
+        for group in range(BLOCKS_CACHED_MAX + 1)
+    ]
 
     def bare(data: bytes) -> tuple[object, bytes]:
         message = GroupDispatch.FromString(data)
@@ -96,6 +101,14 @@ def _dispatch(sizes: Sizes) -> Sequence[Measure]:
             _DECODE,
             _over(decode_dispatch, records),
             _over(bare, records),
+            sizes,
+        ),
+        _row(
+            "codec_group_dispatch_200_first",
+            "parse, fields into lists, serialise",
+            _DECODE,
+            _over(decode_dispatch, strangers),
+            _over(bare, strangers),
             sizes,
         ),
         _row(
@@ -138,8 +151,13 @@ def _event(seq: int) -> Event:
     )
 
 
-def _record(seq: int, blocks: EncodedBlocks) -> bytes:
-    return _spliced(_event(seq), blocks)
+def _chunk(group: int) -> Chunk:
+    """A record's recipients: another 200 users for each group."""
+    first = group * _RECIPIENTS
+    users = [UserId(f"user-{number:06}") for number in range(first, first + _RECIPIENTS)]
+    table = RoutingTable(version=1, mailbox_shards=1, writer_shards=1)
+    [chunk] = plan_chunks(table, _TENANT, users, _RECIPIENTS)
+    return chunk
 
 
 def _spliced(event: Event, blocks: EncodedBlocks) -> bytes:
@@ -277,7 +295,7 @@ def _fields_of_send(frame: ClientFrame) -> list[tuple[object, ...]]:
 
 
 def _over(read: Callable[[bytes], object], records: Sequence[bytes]) -> Callable[[], object]:
-    """A call that reads the next record each time: what is cached by content must not help."""
+    """A call that reads the next record each time."""
     following = cycle(records)
     return lambda: read(next(following))
 

@@ -3,7 +3,7 @@
 It reads its work from its input as lines of JSON, and answers each with one:
 
     {"address": …, "tokens": […]}   opens a stream for each token, and reads on all of them
-    {"expect": N}                   waits until each stream was pushed N messages more, or has ended
+    {"expect": N, "within_s": S}    waits until each stream was pushed N messages, or has ended
 
 The answer has each stream's count and a digest over the event_ids in the order in which they came,
 so that the parent can compare exact sequences without being told all of them.
@@ -61,9 +61,9 @@ class Members:
         self._tell({"address": address, "tokens": list(tokens)})
         self._told()
 
-    def expect(self, messages: int) -> None:
+    def expect(self, messages: int, within_s: float = _PATIENCE_S) -> None:
         """Begin to wait for so many messages a stream."""
-        self._tell({"expect": messages})
+        self._tell({"expect": messages, "within_s": within_s})
 
     def received(self) -> Received:
         """What came since `expect`: waits for all of it, or for the streams' end."""
@@ -153,9 +153,9 @@ async def _serve() -> None:
         readers = [asyncio.create_task(member.read()) for member in members]
         _answer(members, [])
         while line := await loop.run_in_executor(None, sys.stdin.readline):
-            count = int(json.loads(line)["expect"])
-            async with asyncio.timeout(_PATIENCE_S):
-                await asyncio.gather(*(member.have(count) for member in members))
+            order = json.loads(line)
+            async with asyncio.timeout(order["within_s"]):
+                await asyncio.gather(*(member.have(order["expect"]) for member in members))
             taken = [member.ids for member in members]
             for member in members:
                 member.ids = []

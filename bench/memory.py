@@ -116,7 +116,7 @@ async def _growth(sizes: Sizes, data: Path) -> Measure:
             Members(server.address, [tokens.token(name) for name in names[: sizes.online]])
         )
         seconds = max(3, round(sizes.minutes * 60))
-        online.expect(seconds * sizes.messages_per_s)
+        online.expect(seconds * sizes.messages_per_s, within_s=10 * seconds + 60)
         ids, samples = await _load(sizes, server, tokens.token(names[0], "sender"), seconds)
         received = online.received()
         demand(set(received.digests) == {digest(ids)}, "a member was not pushed what was sent")
