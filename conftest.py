@@ -32,3 +32,12 @@ sys.addaudithook(refuse_outside)
 def anyio_backend() -> str:
     """The services run on asyncio; a session's scope lets wider fixtures be async too."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+async def one_loop(anyio_backend: str) -> None:
+    """Keep one event loop for all async tests.
+
+    gRPC's poller belongs to the loop that it first saw; once that is closed, whatever test comes
+    next fails.
+    """

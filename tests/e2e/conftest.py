@@ -12,15 +12,12 @@ from tests.e2e.support.tenancy import Operator, Tenancy, zeros
 from qimd.telemetry.metrics import ZEROS
 
 
-@pytest.fixture(scope="session", autouse=True)
-async def one_loop(anyio_backend: str) -> None:
-    """gRPC's poller belongs to the loop that it first saw: all tests of this folder share one."""
-
-
 @pytest.fixture(scope="module", autouse=True)
 def poller_ends() -> Iterator[None]:
-    """… but those that run a command in this process have a loop of their own. The poller lives as
-    long as any of its objects: what a module leaves to the collector goes before the next one.
+    """Tests that run a command in this process have a loop of their own beside the session's.
+
+    gRPC's poller lives as long as any of its objects: what a module leaves to the collector goes
+    before the next one.
     """
     yield
     gc.collect()
