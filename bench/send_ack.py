@@ -5,8 +5,8 @@ sizes, plus one transaction of one small row in SQLite. The three take turns, in
 
 Two loads: `send_ack_…` leaves a pause between SENDs, as people do, and between the bare round trips
 and transactions too, since whatever runs after a pause runs on a cold processor. In `…_busy_…` one
-follows the other at once, so that the dispatch, the mailbox and the session list of the last message
-compete with the next SEND.
+follows the other at once, so that the dispatch, the mailbox and the session list of the last
+message compete with the next SEND.
 """
 
 import asyncio
