@@ -317,6 +317,14 @@ async def test_idempotency_keys_are_forgotten_by_age_alone(engine: Engine) -> No
 # --- outbox and progress ----------------------------------------------------------------------
 
 
+async def test_the_first_log_that_was_noted_stays(engine: Engine) -> None:
+    store = engine.backends.conversations
+    assert await store.first_log() is None
+    assert value(await store.note_first_log("cluster/topic-1")) == "cluster/topic-1"
+    assert value(await store.note_first_log("cluster/topic-2")) == "cluster/topic-1"
+    assert await store.first_log() == "cluster/topic-1"
+
+
 async def test_the_outbox_is_in_order_above_a_mark_up_to_a_limit(engine: Engine) -> None:
     store = engine.backends.conversations
     epoch = await created(engine)

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from qimd.core.errors import ErrorCode, QimError, unavailable
-from qimd.core.outcome import Outcome
+from qimd.core.outcome import Applied, Outcome
 from qimd.core.parameters import LOG_IDENTITY_CHECK_INTERVAL_S
 from qimd.core.records import LogIdentity
 from qimd.fanout.logic import largest_record_bytes
 from qimd.ports.log import Log, LogFault, Producer, ProduceRecord
 from qimd.ports.runtime import Runtime
+from qimd.ports.store import ConversationStore
 
 _NEVER: Final = float("-inf")
 
@@ -38,8 +39,11 @@ class LogUnfitError(QimError):
 class KnownLog:
     """The log, and the identity that it has for the life of this process. Shared by all shards."""
 
-    def __init__(self, log: Log, partitions: int, chunk_recipients: int) -> None:
+    def __init__(
+        self, log: Log, conversations: ConversationStore, partitions: int, chunk_recipients: int
+    ) -> None:
         self._log = log
+        self._conversations = conversations
         self._partitions = partitions
         self._chunk_recipients = chunk_recipients
         self._identity: LogIdentity | None = None
@@ -75,6 +79,10 @@ class KnownLog:
                 "mailbox_shards",
             )
         if self._identity is None:
+            # Durable before the first record, which a later log may not hold any more.
+            noted = await self._conversations.note_first_log(identity.text)
+            if not isinstance(noted, Applied):
+                raise unavailable("the store can't note which log dispatches go to")
             self._identity = identity
         elif identity != self._identity:
             raise HaltedError("the dispatch log is another one than at the start")

@@ -66,7 +66,7 @@ class FanoutService:
     ) -> None:
         self._table = table
         self._conversations = conversations
-        self._known_log = KnownLog(log, table.mailbox_shards, chunk_recipients)
+        self._known_log = KnownLog(log, conversations, table.mailbox_shards, chunk_recipients)
         self._quarantine_store = quarantine
         self._runtime = runtime
         self._metrics = metrics

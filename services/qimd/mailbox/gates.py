@@ -26,9 +26,12 @@ class Admitted:
 
 async def open_shard(ports: RoomPorts, shard: int, term: Term) -> ShardState:
     """Make the term the shard's. Raises TermOver, Halted, QimError(UNAVAILABLE)."""
-    # A new shard begins at offset 0, whatever the log still holds: if its begin is gone already,
-    # the range gate says so, instead of starting behind a gap.
-    first = EpochBoundary(1, 0, (await _identity(ports.log)).text)
+    # A new shard begins at offset 0 of the first log, whatever is still there: if its begin is gone
+    # already, or that log is, the gates say so, instead of starting behind a gap. The log at hand
+    # is looked at before the note: where there is none yet, nothing went to another log before.
+    found = await _identity(ports.log)
+    noted = await ports.conversations.first_log()
+    first = EpochBoundary(1, 0, noted or found.text)
     opened = await settle(
         ports.runtime, term, lambda: ports.store.open_shard(shard, term.epoch, first)
     )

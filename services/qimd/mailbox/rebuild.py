@@ -6,8 +6,10 @@ in the order of their conversations. Then it begins the epoch of the log as it i
 
 - What may be lacking is what the auditor has not yet seen materialised: the dispatched events above
   each conversation's `audited_through`. What members have already is absorbed by its dispatch_id.
-- A number of the manifest is bound to its dispatch durably when it is applied, and never before: a
-  rebuild that is cut short goes on behind the last one that was applied.
+- A number of the manifest is bound to its record durably before anything is written under it: on an
+  engine whose step is several effects, a rebuild that is cut short has entries above W already. It
+  goes on with what is bound, then behind it. Records are bound as `ports.mailbox.KeptRecord`, and
+  let go of by the shard's next owner (`keeping`).
 - Events that are not dispatched yet come by the log, behind the manifest, under the next epoch.
 - Each conversation's mark is raised to its head's epoch: a record of an older owner that is still
   in the log is either in the manifest (it was dispatched), or its owner's successor produces it.
@@ -40,7 +42,7 @@ from qimd.mailbox.logic import Arrived, Fault
 from qimd.mailbox.materialise import Materialiser
 from qimd.mailbox.ports import Halted, RoomPorts, settle
 from qimd.ports.log import LogRecord, Watermarks
-from qimd.ports.mailbox import REBUILD_IDENTITY, EpochBoundary
+from qimd.ports.mailbox import REBUILD_IDENTITY, EpochBoundary, KeptRecord
 from qimd.ports.services import RebasePlan
 from qimd.ports.store import AuditRange
 from qimd.telemetry.logs import logger
@@ -103,6 +105,7 @@ class Rebuild:
             conversations=plan.conversations,
             events=plan.events,
         )
+        await self._resume()
         await self._rebuild_events(identity)
         # Read only now: what retention took meanwhile is older than what the manifest covers.
         first = await self._number_foreign_records(identity)
@@ -149,8 +152,15 @@ class Rebuild:
                 yield found
             after = page[-1].key
 
+    async def _resume(self) -> None:
+        """Materialise what an owner before has bound, and not finished."""
+        while bound := await self._ports.store.kept_records(
+            self._shard, self._writer.state.position, MAILBOX_BATCH_RECORDS_MAX
+        ):
+            await self._materialise(bound)
+
     async def _rebuild_events(self, identity: LogIdentity) -> None:
-        batch: list[Dispatch] = []
+        batch: list[bytes] = []
         async for found in self._ranges():
             state = await self._ports.conversations.conversation(found.key)
             if state is None:
@@ -172,22 +182,20 @@ class Rebuild:
 
     async def _dispatches(
         self, event: Event, fencing_epoch: int, identity: LogIdentity
-    ) -> list[Dispatch]:
-        """The event's dispatches to this shard, as the fanout builds them, through the codec."""
+    ) -> list[bytes]:
+        """The event's dispatches to this shard, as the fanout encodes them."""
         table = self._ports.table
         recipients = await self._recipients(event)
         chunks = plan_chunks(table, event.key.tenant, recipients, event.chunk_recipients)
         return [
-            decode_dispatch(
-                encode_dispatch(
-                    event,
-                    fencing_epoch=fencing_epoch,
-                    mailbox_shard=chunk.mailbox_shard,
-                    chunk_index=chunk.index,
-                    chunk_count=len(chunks),
-                    log_identity=identity.text,
-                    blocks=encode_blocks(chunk.blocks),
-                )
+            encode_dispatch(
+                event,
+                fencing_epoch=fencing_epoch,
+                mailbox_shard=chunk.mailbox_shard,
+                chunk_index=chunk.index,
+                chunk_count=len(chunks),
+                log_identity=identity.text,
+                blocks=encode_blocks(chunk.blocks),
             )
             for chunk in chunks
             if chunk.mailbox_shard == self._shard
@@ -206,23 +214,38 @@ class Rebuild:
             return members
         return [*members, *event.removed]
 
-    async def _number(self, dispatches: Sequence[Dispatch]) -> None:
-        """Give manifest places to dispatches, and materialise them."""
+    async def _number(self, values: Sequence[bytes]) -> None:
+        """Bind manifest places to dispatches, and materialise them."""
+        if not values:
+            return
         state = self._writer.state
         boundary, now_ms = state.boundaries[-1], self._ports.runtime.wall_ms()
+        bound: list[KeptRecord] = []
+        after = state.position
+        for place, value in enumerate(values, state.next_offset):
+            seq = logic.seq_at(boundary, place)
+            bound.append(KeptRecord(after, seq, now_ms, value))
+            after = seq
+        kept = await settle(
+            self._ports.runtime,
+            self._term,
+            lambda: self._ports.store.keep_records(self._shard, self._term.epoch, bound),
+        )
+        if isinstance(kept, NotApplied):
+            detail = f"keep_records: {kept.refusal.value} {kept.detail}"
+            raise Halted(Fault("rebuild_rejected", detail))
+        await self._materialise(bound)
+
+    async def _materialise(self, bound: Sequence[KeptRecord]) -> None:
         arrived = [
-            Arrived(logic.seq_at(boundary, state.next_offset + index), dispatch, now_ms)
-            for index, dispatch in enumerate(dispatches)
+            Arrived(record.seq, decode_dispatch(record.value), record.timestamp_ms)
+            for record in bound
         ]
         for part in logic.split(arrived, MAILBOX_BATCH_ENTRIES_MAX):
             last = part[-1].seq
             await self._writer.commit(part, last, logic.offset_behind(last))
-        if self._writer.state.lagging:
-            raise Halted(
-                Fault(
-                    "rebuild_rejected", f"the store refuses lanes {[*self._writer.state.lagging]}"
-                )
-            )
+        if lanes := [*self._writer.state.lagging]:
+            raise Halted(Fault("rebuild_rejected", f"the store refuses lanes {lanes}"))
 
     async def _number_foreign_records(self, identity: LogIdentity) -> int:
         """Where the log can be read on from; what lies before it is in the manifest by then."""
@@ -232,12 +255,12 @@ class Rebuild:
             dispatch = self._decoded(record)
             if isinstance(dispatch, Dispatch) and is_foreign(dispatch, self._shard, identity.text):
                 first = record.offset + 1
-        held: list[Dispatch] = []
+        held: list[bytes] = []
         async for record in self._scan(Watermarks(watermarks.low, first)):
             dispatch = self._decoded(record)
             match dispatch:
                 case Dispatch() if dispatch.mailbox_shard == self._shard:
-                    held.append(dispatch)
+                    held.append(record.value)
                 case ContractViolation():
                     now_ms = self._ports.runtime.wall_ms()
                     await self._writer.quarantine(

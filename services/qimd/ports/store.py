@@ -207,6 +207,13 @@ class ConversationStore(Protocol):
 
     # steps of the fanout
 
+    async def note_first_log(self, log_identity: str) -> Outcome[str]:
+        """Note which log the deployment's dispatches go to, before the first one does.
+
+        Gives what is noted: the first identity that ever was stays. So a shard that is opened only
+        after that log was lost can tell that the one it finds is not the first.
+        """
+
     async def pending(self, writer_shard: int) -> Sequence[Pending]:
         """The conversations of a writer shard with a non-empty outbox."""
 
@@ -223,6 +230,9 @@ class ConversationStore(Protocol):
         """
 
     # reads
+
+    async def first_log(self) -> str | None:
+        """What `note_first_log` noted; None before anything was dispatched."""
 
     async def conversation(self, key: ConversationKey) -> ConversationState | None:
         """The state, without claiming it."""

@@ -110,6 +110,17 @@ def judge_checkpoint(
     return stored
 
 
+def judge_first_log(identity: LogIdentity, noted: str | None) -> Dirty | None:
+    """Whether a partition without a checkpoint may begin with this log.
+
+    `noted` is the log that the deployment's dispatches first went to, None if there was none; read
+    behind the identity.
+    """
+    if noted is None or noted == identity.text:
+        return None
+    return Dirty(f"there is no checkpoint, and dispatches went to another log before ({noted})")
+
+
 def judge_record(dispatch: Dispatch, partition: int, log_identity: str) -> Dirty | None:
     """Whether a record belongs where it was found."""
     if dispatch.log_identity != log_identity:

@@ -32,6 +32,7 @@ from qimd.session.logic import (
     FoldedStep,
     fold,
     judge_checkpoint,
+    judge_first_log,
     judge_identity,
     judge_record,
     meta_of,
@@ -96,6 +97,8 @@ class Projector:
     async def _inspect(self) -> tuple[LogIdentity, PartitionCheckpoint, Watermarks]:
         stored = await self._projection.checkpoint(self.partition)
         identity, marks = await inspected_log(self._ports, self.partition)
+        if stored is None:
+            demand(judge_first_log(identity, await self._ports.conversations.first_log()))
         meta = meta_of(identity)
         initial = judge_checkpoint(stored, meta, marks)
         if isinstance(initial, Dirty):

@@ -6,6 +6,7 @@ from tests.unit.mailbox.world import WINDOW_MS, Serving, World, device, user_in_
 
 from qimd.core.errors import ErrorCode, QimError
 from qimd.core.ids import UserId
+from qimd.core.outcome import Applied
 from qimd.core.parameters import BUCKET_DAYS_KEPT, LOG_IDENTITY_CHECK_INTERVAL_S
 from qimd.core.seq import epoch_of, mailbox_seq
 from qimd.ports.log import LogSettings
@@ -93,6 +94,22 @@ async def test_a_new_shard_behind_a_log_whose_begin_is_gone_is_refused() -> None
         world.cluster.topic.enforce_retention(runtime.wall_ms() + 30 * DAY_MS)
         async with world.serving() as serving:
             assert await serving.halts() == "out_of_range"
+
+
+async def test_a_new_shard_whose_first_log_was_lost_is_refused_and_rebuilt_on_order() -> None:
+    """A shard that nobody had opened yet must not take the next log for the first one."""
+    async with ManualRuntime() as runtime:
+        world = World(runtime)
+        member = user_in_lane(world.table, 3)
+        key, _ = await world.chat("c", [member], 4)
+        world.cluster.topic.recreate()
+        await world.dispatch(await world.send(key, "behind it", member))
+        async with world.serving() as serving:
+            assert await serving.halts() == "identity_changed"
+            assert await world.seqs_of(member) == []
+            await rebased(world)
+            await runs(serving)
+            assert await world.seqs_of(member) == [1, 2, 3, 4, 5, 6]
 
 
 # --- a topic that was re-created --------------------------------------------------------------
@@ -317,6 +334,31 @@ async def test_a_rebuild_that_is_cut_short_goes_on_and_gives_no_number_twice() -
                 assert seqs == sorted(set(seqs))
                 assert len(seqs) == 30 + 101
         assert key2 is not None
+
+
+@pytest.mark.parametrize("step", ["apply_entries", "apply_progress", "apply_watermark"])
+async def test_a_rebuild_that_is_cut_short_within_a_step_doubles_nothing(step: str) -> None:
+    """The engine's step is several effects: entries are there whose progress is not. What the next
+    owner finds in the store by then is another list: some of it was audited meanwhile.
+    """
+    async with ManualRuntime() as runtime:
+        world = World(runtime, torn=True)
+        members = [user_in_lane(world.table, lane) for lane in (3, 7)]
+        await behind_retention(world, members)
+        async with world.serving() as serving:
+            assert await serving.halts() == "out_of_range"
+            blocked = world.cluster.faults.refuse(step, times=None)
+            runtime.spawn(_ignored(world), "operator")
+            await runtime.until(lambda: blocked.hits > 0)
+        blocked.stop()
+        assert isinstance(
+            await world.backends.conversations.set_audited(key_of("acme", "c"), 12), Applied
+        )
+        async with world.serving() as serving:
+            await runtime.until(lambda: serving.shard.caught_up, 60)
+            for member in members:
+                assert await world.seqs_of(member) == list(range(1, 31))
+            assert world.zero("mailbox_seq_regression_count") == 0
 
 
 async def test_a_rebuild_whose_block_is_refused_halts_and_goes_on_once_it_is_taken() -> None:

@@ -61,10 +61,15 @@ class World:
     """One topic, one store, one node with a mailbox service."""
 
     def __init__(
-        self, runtime: ManualRuntime, *, shards: int = 1, backends: Backends | None = None
+        self,
+        runtime: ManualRuntime,
+        *,
+        shards: int = 1,
+        torn: bool = False,
+        backends: Backends | None = None,
     ) -> None:
         self.runtime = runtime
-        self.cluster = MemoryCluster(runtime, partitions=shards)
+        self.cluster = MemoryCluster(runtime, partitions=shards, torn_mailbox=torn)
         self.backends = backends or self.cluster.open(runtime)
         self.table = RoutingTable(version=1, mailbox_shards=shards, writer_shards=1)
         self.presence = Presence()
@@ -253,6 +258,8 @@ class World:
 
     async def dispatch(self, *events: Event) -> None:
         """Dispatch as the fanout does: durable in the log first, then the progress."""
+        identity = (await self.backends.log.identity()).text
+        assert isinstance(await self.backends.conversations.note_first_log(identity), Applied)
         for event in events:
             await self.produce(await self.records(event))
         await self.progress(*events)

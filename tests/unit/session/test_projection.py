@@ -191,6 +191,16 @@ async def test_a_re_created_topic_that_still_covers_the_offset_is_refused() -> N
         await start_is_dirty(place, "another log")
 
 
+async def test_a_new_partition_whose_first_log_was_lost_is_refused() -> None:
+    async with world(partitions=1, serve=False) as place:
+        key = await place.chat.create("c", "u", "v")
+        before = (await place.backends.log.identity()).text
+        await place.backends.conversations.note_first_log(before)
+        place.cluster.topic.recreate()
+        await place.chat.say(key, "v")
+        await start_is_dirty(place, "another log before")
+
+
 async def test_a_topic_re_created_under_a_running_reader_is_refused_within_an_interval() -> None:
     """F06: the consumer refuses within one gate interval, with nothing of the new log applied."""
     async with world(partitions=1) as place:

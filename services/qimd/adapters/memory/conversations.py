@@ -84,6 +84,7 @@ class ConversationDisk:
     def __init__(self) -> None:
         self.conversations: dict[ConversationKey, _Conversation] = {}
         self.places: dict[EventId, tuple[ConversationKey, int]] = {}
+        self.first_log: str | None = None
 
     def claim(
         self, writer_shard: int, epoch: int, key: ConversationKey
@@ -250,6 +251,13 @@ class MemoryConversationStore:
 
     # steps of the fanout
 
+    async def note_first_log(self, log_identity: str) -> Outcome[str]:
+        def effect() -> Outcome[str]:
+            self._disk.first_log = self._disk.first_log or log_identity
+            return Applied(self._disk.first_log)
+
+        return await self._wire.step("note_first_log", None, effect)
+
     async def pending(self, writer_shard: int) -> Sequence[Pending]:
         def effect() -> Sequence[Pending]:
             return [
@@ -292,6 +300,9 @@ class MemoryConversationStore:
         return await self._wire.step("advance", progress.key, effect, progress)
 
     # reads
+
+    async def first_log(self) -> str | None:
+        return await self._wire.read("first_log", None, lambda: self._disk.first_log)
 
     async def conversation(self, key: ConversationKey) -> ConversationState | None:
         return await self._read("conversation", key, None, lambda stored: stored.state)

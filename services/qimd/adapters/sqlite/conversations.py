@@ -32,6 +32,10 @@ WHERE created_at_ms <= (
         SELECT conversation_id, sender, client_msg_id FROM idempotency
         WHERE created_at_ms < :before_ms ORDER BY created_at_ms LIMIT :limit)
 """
+_NOTE_FIRST_LOG = """
+INSERT INTO meta VALUES ('first_log', ?) ON CONFLICT DO UPDATE SET value = value RETURNING value
+"""
+_FIRST_LOG = "SELECT value FROM meta WHERE name = 'first_log'"
 _SET_AUDITED = """
 UPDATE conversations SET audited_through = max(audited_through, ?)
 WHERE tenant = ? AND conversation = ? AND head_version IS NOT NULL
@@ -82,6 +86,13 @@ class SqliteConversationStore:
 
     # steps of the fanout
 
+    async def note_first_log(self, log_identity: str) -> Outcome[str]:
+        def job(db: sqlite3.Connection) -> Outcome[str]:
+            [noted] = db.execute(_NOTE_FIRST_LOG, (log_identity,)).fetchone()
+            return Applied(noted)
+
+        return await self._engine.write(job)
+
     async def pending(self, writer_shard: int) -> Sequence[Pending]:
         return await self._engine.read(lambda db: reads.pending(db, writer_shard))
 
@@ -101,6 +112,13 @@ class SqliteConversationStore:
                 return [outcome] * len(progress)
 
     # reads
+
+    async def first_log(self) -> str | None:
+        def job(db: sqlite3.Connection) -> str | None:
+            row = db.execute(_FIRST_LOG).fetchone()
+            return None if row is None else str(row[0])
+
+        return await self._engine.read(job)
 
     async def conversation(self, key: ConversationKey) -> ConversationState | None:
         stored = await self._engine.read(lambda db: steps.load(db, key))
