@@ -2,9 +2,11 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from anyio.pytest_plugin import get_runner
 from hypothesis import settings
 
 # Node and buf may live in the environment alone; the tests that run them look on PATH.
@@ -35,9 +37,12 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
-async def one_loop(anyio_backend: str) -> None:
+def one_loop() -> Iterator[None]:
     """Keep one event loop for all async tests.
 
     gRPC's poller belongs to the loop that it first saw; once that is closed, whatever test comes
-    next fails.
+    next fails. No async fixture: it would hand `anyio_backend` to tests that are not async too, and
+    Hypothesis's state machines can't take it.
     """
+    with get_runner("asyncio", {}):
+        yield
