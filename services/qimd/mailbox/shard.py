@@ -79,7 +79,13 @@ class Shard:
         return round(stall.stalled_s(self._ports.runtime.monotonic_s()) * 1000)
 
     def ready(self) -> ShardState:
-        """The state, for a reader. Raises QimError(UNAVAILABLE) with the reason's class."""
+        """The state, for a reader. Raises QimError: UNAVAILABLE with the reason's class, NOT_OWNER.
+
+        What a client may hold is judged by it. An owner that may not write any more, since it was
+        stopped for a while, can't judge: its successor may have handed out more.
+        """
+        if not self._may_write():
+            raise QimError(ErrorCode.NOT_OWNER, f"mailbox shard {self.shard} is changing hands")
         if self.fault is not None:
             raise unavailable(f"mailbox shard {self.shard} has halted: {self.fault.reason}")
         state = self.state

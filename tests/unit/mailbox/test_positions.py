@@ -49,6 +49,28 @@ async def test_pages_end_where_w_stands_and_cover_all_of_it() -> None:
             assert (len(exact.events), exact.more) == (7, False)
 
 
+async def test_an_owner_that_slept_through_its_succession_judges_nobody() -> None:
+    """A position that its successor handed out lies beyond its own W, and is no client's fault."""
+    async with ManualRuntime() as runtime:
+        world = World(runtime)
+        member = user_in_lane(world.table, 3)
+        owner = device(member)
+        async with world.serving() as stopped:
+            opened = await world.service.open_device(owner)
+            # SIGSTOP, as the process finds it when it goes on: its term has run out.
+            stopped.term.renewed_at_s = float("-inf")
+            beyond = mailbox_seq(1, 10)
+            for call in (
+                world.service.pull(owner, opened.cursor_token, beyond, 0),
+                world.service.ack(owner, beyond, beyond),
+                world.service.read(owner.owner, beyond, 0),
+                world.service.open_device(owner),
+            ):
+                with pytest.raises(QimError) as error:
+                    await call
+                assert refused(error) is ErrorCode.NOT_OWNER
+
+
 async def test_a_page_holds_at_most_a_mebibyte_and_at_least_one_event() -> None:
     async with ManualRuntime() as runtime:
         world = World(runtime)
