@@ -198,7 +198,10 @@ class Server:
         return one
 
     async def ask(self, call: Callable[[Node], Coroutine[Any, Any, T]], timeout_s: float) -> T:
-        """A unary call to a room. Raises what it raises, or TimeoutError if nothing is heard."""
+        """A unary call to a room. Raises what it raises, or TimeoutError if nothing is heard.
+
+        The deadline travels with the call, as in gRPC: the server lets go of it by itself.
+        """
         if self.down:
             raise unavailable("nobody listens")
         answer: asyncio.Future[T | QimError] = self._world.loop.create_future()
@@ -207,9 +210,11 @@ class Server:
         async def serve() -> None:
             outcome: T | QimError
             try:
-                outcome = await call(node)
+                outcome = await self._runtime.wait_for(call(node), timeout_s)
             except QimError as error:
                 outcome = error
+            except TimeoutError:
+                return
             if not answer.done():
                 answer.set_result(outcome)
 

@@ -113,8 +113,12 @@ class Auditor:
                 (await self._log.watermarks(shard)).high
                 for shard in range(self._table.mailbox_shards)
             ]
+            # The ends were those of this log only if it still is the same one.
+            same = await self._log.identity() == identity
         except LogFault as fault:
             _log.warning("the audit waits for the log", detail=str(fault))
+            return None
+        if not same:
             return None
         return _Round(identity, tuple(highs), tuple(ranges))
 

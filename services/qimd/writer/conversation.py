@@ -58,7 +58,11 @@ class Conversation:
         try:
             while self._queue:
                 head = self._queue[0]
-                if isinstance(head, Administer):
+                if head.answer.done():
+                    # Its caller gave up, and may be asking again: work for nobody is how a queue
+                    # that is full of it never ends.
+                    self._queue.popleft()
+                elif isinstance(head, Administer):
                     self._queue.popleft()
                     self._taken = (head,)
                     await self._administer(head)

@@ -1,5 +1,6 @@
 """orphan_dispatch_total: events without dispatches, dispatches without event, and nothing else."""
 
+import asyncio
 from dataclasses import replace
 
 from tests.support.runtime import ManualRuntime
@@ -93,6 +94,26 @@ async def test_events_dispatched_behind_the_rounds_begin_are_left_to_the_next() 
             assert (await audit.audit()).events == 1
             assert (await audit.audit()).events == 1
             assert await unaudited(world) == []
+
+
+async def test_a_log_that_is_lost_while_its_ends_are_read_gives_no_ends() -> None:
+    """The ends of the new log lie below everything: by them all that was dispatched is overdue."""
+    async with ManualRuntime() as runtime:
+        world = World(runtime)
+        member = user_in_lane(world.table, 3)
+        audit = auditor(world)
+        async with world.serving() as serving:
+            key, _ = await world.chat("c", [member], 1)
+            await serving.reads()
+        await world.dispatch(await world.send(key, "not read yet", member))
+        world.cluster.faults.delay(1.0, "watermarks")
+        under_way = asyncio.ensure_future(audit.audit())
+        await runtime.settle()
+        world.cluster.topic.recreate()
+        await runtime.advance(1.0)
+        assert (await under_way).waiting
+        assert (await audit.audit()).waiting
+        assert world.zero("orphan_dispatch_total") == 0
 
 
 async def test_an_event_without_its_dispatch_counts_once_and_is_not_passed() -> None:

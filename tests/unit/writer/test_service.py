@@ -114,6 +114,21 @@ async def test_a_caller_that_gave_up_before_its_step_leaves_nothing(
     assert seqs(last.result()) == [3]
 
 
+async def test_an_administrator_that_gave_up_before_its_turn_leaves_nothing(
+    world: World, node: Node
+) -> None:
+    """Callers that time out ask again: who does the work of those that left never catches up."""
+    world.faults.delay(1.0, "commit")
+    first = asyncio.ensure_future(node.send(text("first")))
+    await world.runtime.settle()
+    given_up = asyncio.ensure_future(node.writer.add_members(TENANT, ROOM, [CID]))
+    await world.runtime.settle()
+    given_up.cancel()
+    await world.runtime.advance(2)
+    assert seqs(first.result()) == [2]
+    assert seqs(await node.send(text("last"))) == [3]
+
+
 async def test_a_send_holds_1_to_100_events(node: Node) -> None:
     assert len(await node.send(*(text(f"m{i}") for i in range(SEND_EVENTS_MAX)))) == 100
     for drafts in ((), tuple(text(f"n{i}") for i in range(SEND_EVENTS_MAX + 1))):
