@@ -258,6 +258,37 @@ async def test_a_late_step_of_a_mailbox_behind_its_retry_doubles_nothing(
     assert value(await process.mailbox.apply(one)) == verdicts
 
 
+@pytest.mark.parametrize("landed", ["before", "behind"])
+async def test_what_an_ended_epoch_left_above_w_shows_nowhere(
+    runtime: ManualRuntime, landed: str
+) -> None:
+    """An engine of several effects: entries without progress, or progress without W, and then the
+    log is lost. What lands behind the new epoch's begin is of no owner any more either.
+    """
+    cluster = MemoryCluster(runtime, torn_mailbox=True)
+    process = cluster.open(runtime)
+    state = value(await process.mailbox.open_shard(0, 1, EpochBoundary(1, 0, "cluster/topic")))
+    left = apply_step(state, [block(0, ANNA), block(1, BEN)])
+    cut = cluster.faults.land_late("apply_entries" if landed == "behind" else "apply_watermark")
+    assert isinstance(await process.mailbox.apply(left), Unknown)
+    begun = value(await process.mailbox.begin_epoch(0, 1, EpochBoundary(2, 0, "rebuild")))
+    cut.land()
+    assert await entries(process) == 0
+    assert await process.mailbox.dispatch_counts([event(1).event_id]) == {}
+    [record] = left.records
+    again = replace(
+        left,
+        request_id=b"again",
+        expected_position=begun.position,
+        records=[replace(record, seq=mailbox_seq(2, 0))],
+        position=mailbox_seq(2, 0),
+        lagging={},
+    )
+    [verdict] = value(await process.mailbox.apply(again))
+    assert (verdict.applied, verdict.duplicate) == (0b11, 0)
+    assert await entries(process) == 1
+
+
 async def test_a_late_ack_never_lowers_a_device(
     cluster: MemoryCluster, process: MemoryBackends
 ) -> None:

@@ -206,10 +206,14 @@ class MailboxStore(Protocol):
 
         In one atomic step: the boundary is appended, `next_offset` becomes its first_offset,
         `position` becomes `before_offset(shard_epoch, first_offset)`, and no lane lags any more.
-        floor, lane_last, marks, buckets, entries and progress stay as they are. Applied only if the
-        stored term is `term` (STALE_EPOCH) and boundary.shard_epoch is the last boundary's plus 1
-        (CONFLICT). The boundary that is the shard's last one already: Applied with the state as it
-        is now, nothing changed. NOT_FOUND without such a shard; NO_SPACE, UNREACHABLE as ever.
+        floor, lane_last, marks, buckets, entries and progress stay as they are, up to each lane's
+        watermark. What an engine whose steps are not atomic holds above it, of steps that were not
+        finished, or gets later, of steps under way, never shows and makes nothing a duplicate.
+
+        Applied only if the stored term is `term` (STALE_EPOCH) and boundary.shard_epoch is the last
+        boundary's plus 1 (CONFLICT). The boundary that is the shard's last one already: Applied
+        with the state as it is now, nothing changed. NOT_FOUND without such a shard; NO_SPACE,
+        UNREACHABLE as ever.
         """
 
     # records of lagging lanes, beyond the log's retention

@@ -27,7 +27,6 @@ from qimd.ports.mailbox import (
     RecordStep,
     RecordVerdict,
     ShardState,
-    mask_users,
 )
 
 _STALE_TERM: Final = NotApplied(Refusal.STALE_EPOCH, "the shard's term is not the caller's")
@@ -47,16 +46,17 @@ class DispatchProgress:
 
 
 @dataclass(slots=True)
-class _Record:
+class MailboxRecord:
     """What a record's recipients share, and who they are."""
 
     shared: MaterialisedRecord
-    users: list[UserKey] = field(default_factory=list)
+    users: dict[UserKey, int] = field(default_factory=dict)
+    """Each with the lane."""
 
 
 @dataclass(slots=True)
-class _Shard:
-    """One partition key."""
+class MailboxShard:
+    """One partition key, as the disk has it."""
 
     term: int
     next_offset: int
@@ -68,7 +68,7 @@ class _Shard:
     buckets: list[DayBucket] = field(default_factory=list)
     marks: dict[ConversationKey, list[EpochMark]] = field(default_factory=dict)
     progress: dict[DispatchId, DispatchProgress] = field(default_factory=dict)
-    records: dict[MailboxSeq, _Record] = field(default_factory=dict)
+    records: dict[MailboxSeq, MailboxRecord] = field(default_factory=dict)
     kept: dict[MailboxSeq, KeptRecord] = field(default_factory=dict)
     last_request_id: bytes | None = None
     last_verdicts: tuple[RecordVerdict, ...] = ()
@@ -101,7 +101,7 @@ class _Shard:
         self.last_request_id = step.request_id
         self.last_verdicts = verdicts
 
-    def copied(self) -> "_Shard":
+    def copied(self) -> "MailboxShard":
         """As it is now, whatever comes."""
         return replace(
             self,
@@ -112,7 +112,7 @@ class _Shard:
             marks={key: list(marks) for key, marks in self.marks.items()},
             progress={name: replace(one) for name, one in self.progress.items()},
             kept=dict(self.kept),
-            records={seq: replace(row, users=list(row.users)) for seq, row in self.records.items()},
+            records={seq: replace(row, users=dict(row.users)) for seq, row in self.records.items()},
         )
 
     def state(self, shard: int) -> ShardState:
@@ -150,7 +150,7 @@ class MailboxDisk:
     """What survives a process: shards, mailboxes, devices."""
 
     def __init__(self) -> None:
-        self.shards: dict[int, _Shard] = {}
+        self.shards: dict[int, MailboxShard] = {}
         self.entries: dict[UserKey, list[Entry]] = {}
         self.devices: dict[DeviceKey, DeviceState] = {}
 
@@ -171,7 +171,7 @@ class MailboxDisk:
         """See `ports.mailbox.MailboxStore`."""
         start = before_offset(first.shard_epoch, first.first_offset)
         stored = self.shards.setdefault(
-            shard, _Shard(term, first.first_offset, start, SEQ_NONE, [first])
+            shard, MailboxShard(term, first.first_offset, start, SEQ_NONE, [first])
         )
         if stored.term > term:
             return _STALE_TERM
@@ -218,7 +218,9 @@ class MailboxDisk:
             return NotApplied(Refusal.HEAD_MOVED, "the shard's position is another")
         return None
 
-    def _materialise(self, stored: _Shard, step: ApplyStep, record: RecordStep) -> RecordVerdict:
+    def _materialise(
+        self, stored: MailboxShard, step: ApplyStep, record: RecordStep
+    ) -> RecordVerdict:
         asked = 0
         for block in record.blocks:
             asked |= 1 << block.lane
@@ -239,13 +241,15 @@ class MailboxDisk:
         stored = self.shards[step.shard]
         row = stored.records.get(record.seq)
         if row is None:
-            row = _Record(_shared(step, record))
+            row = MailboxRecord(_shared(step, record))
             stored.records[record.seq] = row
         entry = Entry(record.seq, record.ref)
-        for user in mask_users(record.blocks, lanes):
-            owner = UserKey(record.ref.key.tenant, user)
-            insort(self.entries.setdefault(owner, []), entry, key=_seq_of)
-            row.users.append(owner)
+        for block in record.blocks:
+            if lanes >> block.lane & 1:
+                for user in block.users:
+                    owner = UserKey(record.ref.key.tenant, user)
+                    insort(self.entries.setdefault(owner, []), entry, key=_seq_of)
+                    row.users[owner] = block.lane
 
     def expire(self, shard: int, term: int, floor: MailboxSeq, limit: int) -> Outcome[int]:
         """See `ports.mailbox.MailboxStore.expire_buckets`."""
@@ -257,8 +261,12 @@ class MailboxDisk:
         gone = list(islice((seq for seq in sorted(stored.records) if seq <= stored.floor), limit))
         for seq in gone:
             for user in stored.records.pop(seq).users:
-                self.entries[user] = [one for one in self.entries[user] if one.seq != seq]
+                self.leave(user, seq)
         return Applied(len(gone))
+
+    def leave(self, user: UserKey, seq: MailboxSeq) -> None:
+        """Drop the user's entry at a seq."""
+        self.entries[user] = [one for one in self.entries[user] if one.seq != seq]
 
     def keep(self, shard: int, term: int, records: Sequence[KeptRecord]) -> Outcome[None]:
         """See `ports.mailbox.MailboxStore.keep_records`."""
@@ -279,7 +287,7 @@ class MailboxDisk:
             del held.value.kept[seq]
         return Applied(len(gone))
 
-    def held(self, shard: int, term: int) -> Outcome[_Shard]:
+    def held(self, shard: int, term: int) -> Outcome[MailboxShard]:
         """The shard, for the owner of this term."""
         stored = self.shards.get(shard)
         if stored is None:

@@ -7,16 +7,33 @@ an owner that is overtaken in between still writes what its successor writes. Wh
 between is entries above W, which no page shows, and progress that a repetition must not take for
 somebody else's: a block counts as done by another record only if it is, not if this very record's
 entries are there already.
+
+An epoch that begins ends the one before where its watermarks stand. What lies above them is of
+steps that nobody will finish: it goes, and what lands later has no effect. (An engine can do so by
+the timestamps of its writes, or by looking only at what the watermarks of each epoch cover.)
 """
 
 from collections.abc import Sequence
 
-from qimd.adapters.memory.mailbox import DispatchProgress, MailboxDisk, MemoryMailboxStore
+from qimd.adapters.memory.mailbox import (
+    DispatchProgress,
+    MailboxDisk,
+    MailboxRecord,
+    MailboxShard,
+    MemoryMailboxStore,
+)
 from qimd.core.ids import DispatchId
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal, Unknown
 from qimd.core.records import UserKey
-from qimd.core.seq import MailboxSeq
-from qimd.ports.mailbox import ApplyStep, RecordStep, RecordVerdict
+from qimd.core.seq import MailboxSeq, epoch_of
+from qimd.ports.mailbox import (
+    ApplyStep,
+    EpochBoundary,
+    RecordStep,
+    RecordVerdict,
+    ShardState,
+    watermark,
+)
 
 Verdicts = tuple[RecordVerdict, ...]
 
@@ -56,6 +73,13 @@ class TornMailboxStore(MemoryMailboxStore):
             return Unknown(moved.detail)
         return moved
 
+    async def begin_epoch(
+        self, shard: int, term: int, boundary: EpochBoundary
+    ) -> Outcome[ShardState]:
+        return await self._wire.step(
+            "begin_epoch", shard, lambda: begin_epoch(self._disk, shard, term, boundary)
+        )
+
 
 _FENCES = frozenset({Refusal.STALE_EPOCH, Refusal.HEAD_MOVED})
 
@@ -66,6 +90,33 @@ def fence(disk: MailboxDisk, step: ApplyStep) -> Outcome[Sequence[RecordVerdict]
     if answered is None:
         return Applied(None)
     return Applied(answered.value) if isinstance(answered, Applied) else answered
+
+
+def begin_epoch(
+    disk: MailboxDisk, shard: int, term: int, boundary: EpochBoundary
+) -> Outcome[ShardState]:
+    """See `ports.mailbox.MailboxStore`: the epoch before ends where its watermarks stand."""
+    stored = disk.shards.get(shard)
+    before = None if stored is None else stored.state(shard)
+    begun = disk.begin_epoch(shard, term, boundary)
+    if stored is not None and before is not None and isinstance(begun, Applied):
+        for seq, row in list(stored.records.items()):
+            if epoch_of(seq) < boundary.shard_epoch:
+                _end(disk, stored, row, before)
+    return begun
+
+
+def _end(disk: MailboxDisk, stored: MailboxShard, row: MailboxRecord, before: ShardState) -> None:
+    """Drop what the record holds above its lanes' watermarks."""
+    seq, progress = row.shared.seq, stored.progress.get(row.shared.dispatch_id)
+    for owner, lane in list(row.users.items()):
+        if seq > watermark(before, lane):
+            disk.leave(owner, seq)
+            del row.users[owner]
+            if progress is not None:
+                progress.done &= ~(1 << lane)
+    if not row.users:
+        del stored.records[seq]
 
 
 def write_marks(disk: MailboxDisk, step: ApplyStep) -> Outcome[None]:
@@ -86,6 +137,9 @@ def write_entries(disk: MailboxDisk, step: ApplyStep) -> Outcome[Verdicts]:
     verdicts: list[RecordVerdict] = []
     pending: dict[DispatchId, int] = {}
     for record in step.records:
+        if _has_ended(stored, record):
+            verdicts.append(RecordVerdict(0, 0))
+            continue
         progress = stored.progress.get(record.dispatch_id)
         if progress is not None and progress.digest != record.content_digest:
             verdicts.append(RecordVerdict(0, 0, digest_differs=True))
@@ -105,7 +159,7 @@ def write_progress(disk: MailboxDisk, step: ApplyStep, verdicts: Verdicts) -> Ou
     """The persistent dedupe, behind the entries."""
     stored = disk.shards[step.shard]
     for record, verdict in zip(step.records, verdicts, strict=True):
-        if not verdict.digest_differs:
+        if not verdict.digest_differs and not _has_ended(stored, record):
             progress = stored.progress.setdefault(
                 record.dispatch_id, DispatchProgress(record.content_digest)
             )
@@ -125,6 +179,11 @@ def move(
         stored.raise_lane_last(record, verdict.applied)
     stored.move(step, verdicts)
     return Applied(verdicts)
+
+
+def _has_ended(stored: MailboxShard, record: RecordStep) -> bool:
+    """Whether the record's epoch is over: its write has come late."""
+    return epoch_of(record.seq) < stored.boundaries[-1].shard_epoch
 
 
 def _own_lanes(disk: MailboxDisk, record: RecordStep) -> int:
