@@ -14,11 +14,12 @@ in the order of their conversations. Then it begins the epoch of the log as it i
 - Each conversation's mark is raised to its head's epoch: a record of an older owner that is still
   in the log is either in the manifest (it was dispatched), or its owner's successor produces it.
 - Records that were produced into this log under another's identity (their producer had not noticed
-  yet that the topic was re-created) can't be read on in place. They are numbered by the manifest
-  too, and the log's epoch begins behind the last of them.
+  yet that the topic was re-created) can't be read on in place: the log's epoch begins behind the
+  last of them. The manifest goes on in their conversations as far as they do, in order: their
+  producer may have left out what it had produced into the log before.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -44,7 +45,7 @@ from qimd.mailbox.ports import Halted, RoomPorts, settle
 from qimd.ports.log import LogRecord, Watermarks
 from qimd.ports.mailbox import REBUILD_IDENTITY, EpochBoundary, KeptRecord
 from qimd.ports.services import RebasePlan
-from qimd.ports.store import AuditRange
+from qimd.ports.store import AuditRange, ConversationState
 from qimd.telemetry.logs import logger
 
 _log = logger("mailbox")
@@ -64,6 +65,7 @@ class Rebuild:
         self._term = term
         self._writer = writer
         self._members: tuple[ConversationKey, int, Sequence[UserId]] | None = None
+        self._batch: list[bytes] = []
 
     async def plan(self, fault: Fault | None) -> RebasePlan:
         """What it would do now; changes nothing. Raises Halted, QimError(UNAVAILABLE)."""
@@ -106,9 +108,10 @@ class Rebuild:
             events=plan.events,
         )
         await self._resume()
-        await self._rebuild_events(identity)
+        await self._rebuild_dispatched(identity)
         # Read only now: what retention took meanwhile is older than what the manifest covers.
-        first = await self._number_foreign_records(identity)
+        first, ahead = await self._left_behind(identity)
+        await self._rebuild_ahead(ahead, identity)
         await same_log(self._ports.log, identity)
         await self._begin(EpochBoundary(plan.log_epoch, first, identity.text))
         return replace(plan, first_offset=first)
@@ -159,26 +162,46 @@ class Rebuild:
         ):
             await self._materialise(bound)
 
-    async def _rebuild_events(self, identity: LogIdentity) -> None:
-        batch: list[bytes] = []
+    async def _rebuild_dispatched(self, identity: LogIdentity) -> None:
+        """Everything that was dispatched and not audited."""
         async for found in self._ranges():
             state = await self._ports.conversations.conversation(found.key)
-            if state is None:
-                continue
-            after = found.audited_through
-            # Both ends come from one read with the head's epoch: see the module on marks.
-            while after < state.dispatched_through:
-                limit = min(EVENTS_MAX, state.dispatched_through - after)
-                events = await self._ports.conversations.outbox(found.key, after, limit)
-                if not events:
-                    raise unavailable("the store does not give the events that it counts")
-                for event in events:
-                    batch += await self._dispatches(event, state.fencing_epoch, identity)
-                    if len(batch) >= MAILBOX_BATCH_RECORDS_MAX:
-                        await self._number(batch)
-                        batch.clear()
-                after = events[-1].conversation_seq
-        await self._number(batch)
+            if state is not None:
+                # The end comes from one read with the head's epoch: see the module on marks.
+                through = state.dispatched_through
+                await self._rebuild(state, found.audited_through, through, identity)
+        await self._flush()
+
+    async def _rebuild_ahead(
+        self, ahead: Mapping[ConversationKey, int], identity: LogIdentity
+    ) -> None:
+        """What is not audited of some conversations, through a conversation_seq each."""
+        if not ahead:
+            return
+        audited = {
+            found.key: found.audited_through async for found in self._ranges() if found.key in ahead
+        }
+        for key, through in ahead.items():
+            state = await self._ports.conversations.conversation(key)
+            if state is not None:
+                after = audited.get(key, state.dispatched_through)
+                await self._rebuild(state, after, min(through, state.head_version), identity)
+        await self._flush()
+
+    async def _rebuild(
+        self, state: ConversationState, after: int, through: int, identity: LogIdentity
+    ) -> None:
+        """The events of a conversation in (after, through]."""
+        while after < through:
+            limit = min(EVENTS_MAX, through - after)
+            events = await self._ports.conversations.outbox(state.key, after, limit)
+            if not events:
+                raise unavailable("the store does not give the events that it counts")
+            for event in events:
+                self._batch += await self._dispatches(event, state.fencing_epoch, identity)
+                if len(self._batch) >= MAILBOX_BATCH_RECORDS_MAX:
+                    await self._flush()
+            after = events[-1].conversation_seq
 
     async def _dispatches(
         self, event: Event, fencing_epoch: int, identity: LogIdentity
@@ -214,15 +237,15 @@ class Rebuild:
             return members
         return [*members, *event.removed]
 
-    async def _number(self, values: Sequence[bytes]) -> None:
-        """Bind manifest places to dispatches, and materialise them."""
-        if not values:
+    async def _flush(self) -> None:
+        """Bind manifest places to the batch's dispatches, and materialise them."""
+        if not self._batch:
             return
         state = self._writer.state
         boundary, now_ms = state.boundaries[-1], self._ports.runtime.wall_ms()
         bound: list[KeptRecord] = []
         after = state.position
-        for place, value in enumerate(values, state.next_offset):
+        for place, value in enumerate(self._batch, state.next_offset):
             seq = logic.seq_at(boundary, place)
             bound.append(KeptRecord(after, seq, now_ms, value))
             after = seq
@@ -234,6 +257,7 @@ class Rebuild:
         if isinstance(kept, NotApplied):
             detail = f"keep_records: {kept.refusal.value} {kept.detail}"
             raise Halted(Fault("rebuild_rejected", detail))
+        self._batch.clear()
         await self._materialise(bound)
 
     async def _materialise(self, bound: Sequence[KeptRecord]) -> None:
@@ -247,32 +271,30 @@ class Rebuild:
         if lanes := [*self._writer.state.lagging]:
             raise Halted(Fault("rebuild_rejected", f"the store refuses lanes {lanes}"))
 
-    async def _number_foreign_records(self, identity: LogIdentity) -> int:
-        """Where the log can be read on from; what lies before it is in the manifest by then."""
+    async def _left_behind(
+        self, identity: LogIdentity
+    ) -> tuple[int, Mapping[ConversationKey, int]]:
+        """Where the log can be read on from, and how far conversations had come before it."""
         watermarks = await self._ports.log.watermarks(self._shard)
         first = watermarks.low
         async for record in self._scan(watermarks):
             dispatch = self._decoded(record)
             if isinstance(dispatch, Dispatch) and is_foreign(dispatch, self._shard, identity.text):
                 first = record.offset + 1
-        held: list[bytes] = []
+        ahead: dict[ConversationKey, int] = {}
         async for record in self._scan(Watermarks(watermarks.low, first)):
             dispatch = self._decoded(record)
             match dispatch:
-                case Dispatch() if dispatch.mailbox_shard == self._shard:
-                    held.append(record.value)
+                case Dispatch(ref=ref):
+                    ahead[ref.key] = max(ahead.get(ref.key, 0), ref.conversation_seq)
                 case ContractViolation():
                     now_ms = self._ports.runtime.wall_ms()
                     await self._writer.quarantine(
                         [undecodable(record, dispatch, self._shard, identity.text, now_ms)]
                     )
-                case _:
+                case None:
                     pass
-            if len(held) >= MAILBOX_BATCH_RECORDS_MAX:
-                await self._number(held)
-                held.clear()
-        await self._number(held)
-        return first
+        return first, ahead
 
     async def _scan(self, span: Watermarks) -> AsyncIterator[LogRecord]:
         if span.low >= span.high:

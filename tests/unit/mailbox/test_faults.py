@@ -258,6 +258,30 @@ async def test_records_under_the_old_identity_in_the_new_log_are_not_lost() -> N
             assert await world.seqs_of(member) == [1, 2, 3, 4, 5, 6]
 
 
+async def test_a_run_that_a_lost_log_cut_in_two_stays_in_order() -> None:
+    """Its first event went to the old log; the second, under the old identity, to the new one."""
+    async with ManualRuntime() as runtime:
+        world = World(runtime)
+        member = user_in_lane(world.table, 3)
+        async with world.serving() as serving:
+            key, _ = await world.chat("c", [member], 1)
+            await serving.reads()
+        run = [await world.send(key, f"text {n}", member) for n in (3, 4)]
+        before = (await world.backends.log.identity()).text
+        await world.produce(await world.records(run[0]))
+        world.cluster.topic.recreate()
+        await world.produce(await world.records(run[1], log_identity=before))
+        async with world.serving() as serving:
+            assert await serving.halts() == "identity_changed"
+            await rebased(world)
+            await runs(serving)
+            # No progress was stored, so its producer's successor sends the whole run again.
+            await world.dispatch(*run)
+            await serving.reads()
+            assert await world.seqs_of(member) == [1, 2, 3, 4]
+            assert world.zero("mailbox_seq_regression_count") == 0
+
+
 # --- a log that no longer covers the position -------------------------------------------------
 
 
