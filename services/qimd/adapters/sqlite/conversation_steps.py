@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from qimd.adapters.sqlite.packing import Blobs, dumps, rows_of
+from qimd.adapters.sqlite.inserting import insert_rows
+from qimd.adapters.sqlite.packing import dumps, rows_of
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
 from qimd.core.records import ConversationKey, Event, EventKind
 from qimd.ports.store import (
@@ -64,20 +65,13 @@ INSERT INTO events (
     conversation_id, conversation_seq, kind, sender, created_at_ms, event_id, sender_device,
     membership_version, routing_version, chunk_recipients, fencing_epoch, trace_parent, added,
     removed, encoded
-)
-SELECT :conversation_id, value ->> 0, value ->> 1, value ->> 2, value ->> 3,
-    substr(:blobs, value ->> 4, value ->> 5), value ->> 6, value ->> 7, value ->> 8, value ->> 9,
-    :epoch, value ->> 10, value ->> 11, value ->> 12, substr(:blobs, value ->> 13, value ->> 14)
-FROM json_each(:events)
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ADD_IDEMPOTENCY = """
 INSERT INTO idempotency (
     conversation_id, sender, client_msg_id, conversation_seq, event_id, created_at_ms,
     content_digest
-)
-SELECT :conversation_id, value ->> 0, value ->> 1, value ->> 2,
-    substr(:blobs, value ->> 3, value ->> 4), value ->> 5, substr(:blobs, value ->> 6, value ->> 7)
-FROM json_each(:keys) WHERE true
+) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (conversation_id, sender, client_msg_id) DO NOTHING
 """
 _ADD_MEMBERS = """
@@ -230,59 +224,46 @@ def _add_idempotency(
     db: sqlite3.Connection, conversation_id: int, events: Sequence[NewEvent]
 ) -> bool:
     """Add the keys; False if one exists, in the store or twice in the step."""
-    blobs = Blobs()
     rows = [
         (
+            conversation_id,
             new.idempotency.sender,
             new.idempotency.client_msg_id,
             new.event.conversation_seq,
-            *blobs.add(new.event.event_id),
+            new.event.event_id,
             new.event.created_at_ms,
-            *blobs.add(new.content_digest),
+            new.content_digest,
         )
         for new in events
         if new.idempotency is not None
     ]
-    if not rows:
-        return True
-    added = db.execute(
-        _ADD_IDEMPOTENCY,
-        {"conversation_id": conversation_id, "keys": dumps(rows), "blobs": blobs.data},
-    )
-    return added.rowcount == len(rows)
+    return insert_rows(db, _ADD_IDEMPOTENCY, rows) == len(rows)
 
 
 def _add_events(
     db: sqlite3.Connection, conversation_id: int, epoch: int, events: Sequence[Event]
 ) -> None:
-    blobs = Blobs()
     rows = [
         (
+            conversation_id,
             event.conversation_seq,
             event.kind,
             event.sender,
             event.created_at_ms,
-            *blobs.add(event.event_id),
+            event.event_id,
             event.sender_device,
             event.membership_version,
             event.routing_version,
             event.chunk_recipients,
+            epoch,
             event.trace_parent,
             dumps(event.added),
             dumps(event.removed),
-            *blobs.add(event.encoded),
+            event.encoded,
         )
         for event in events
     ]
-    db.execute(
-        _ADD_EVENTS,
-        {
-            "conversation_id": conversation_id,
-            "epoch": epoch,
-            "events": dumps(rows),
-            "blobs": blobs.data,
-        },
-    )
+    insert_rows(db, _ADD_EVENTS, rows)
 
 
 def _with_members(
