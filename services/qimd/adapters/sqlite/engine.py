@@ -1,9 +1,9 @@
 """One writer thread with group commit, and a few reader threads, behind asyncio.
 
-The writer takes what is queued (`write_queue` says in which order), runs each job in a savepoint of
-one transaction and commits once: the cost of a sync is shared by all that wait for it, and a job
-that fails leaves its neighbours alone. Futures are resolved only after COMMIT, all of a transaction
-by one call into the loop.
+The writer takes what is queued (`write_queue` says in which order), runs it in one transaction and
+commits once: the cost of a sync is shared by all that wait for it. Of several jobs each has a
+savepoint, so that one that fails leaves its neighbours alone. Futures are resolved only after
+COMMIT, all of a transaction by one call into the loop.
 
 A caller that is cancelled does not take its job back: it runs all the same, and its outcome is
 unknown to that caller alone. Readers start their snapshot after they took a job, so that a read
@@ -157,13 +157,17 @@ class Engine:
     def _transact(self, batch: Sequence[_Write[Any]]) -> list[Outcome[Any] | Exception]:
         """Run the jobs in one transaction; an outcome for each, final when this returns."""
         outcomes: list[Outcome[Any] | Exception] = []
+        alone = len(batch) == 1
         try:
             self._execute("BEGIN IMMEDIATE")
             for job in batch:
-                outcomes.append(self._attempt(job))
+                outcomes.append(self._run(job) if alone else self._attempt(job))
         except _TransactionLost as lost:
             self._roll_back(batch)
             return [lost.outcome] * len(batch)
+        if alone and not isinstance(outcomes[0], Applied):
+            self._roll_back(batch)
+            return outcomes
         try:
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
@@ -174,19 +178,9 @@ class Engine:
         return outcomes
 
     def _attempt(self, job: _Write[Any]) -> Outcome[Any] | Exception:
+        """Run one job of several: if it is not applied, what it did is undone alone."""
         self._execute("SAVEPOINT job")
-        outcome: Outcome[Any] | Exception
-        try:
-            outcome = job.run(self._db)
-        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
-            # A constraint, a trigger's ABORT or a value too big: this very content is refused.
-            outcome = NotApplied(Refusal.REJECTED, str(error))
-        except sqlite3.Error as error:
-            if _primary(error) != sqlite3.SQLITE_ERROR:
-                raise _TransactionLost(_engine_failure(error)) from error
-            outcome = error
-        except Exception as defect:  # noqa: BLE001  # supervising: a defect in one job stays there
-            outcome = defect
+        outcome = self._run(job)
         if not isinstance(outcome, Applied):
             self._execute("ROLLBACK TO job")
             for hook in self._rollback_hooks:
@@ -195,6 +189,19 @@ class Engine:
             _lose(job)
         self._execute("RELEASE job")
         return outcome
+
+    def _run(self, job: _Write[Any]) -> Outcome[Any] | Exception:
+        try:
+            return job.run(self._db)
+        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+            # A constraint, a trigger's ABORT or a value too big: this very content is refused.
+            return NotApplied(Refusal.REJECTED, str(error))
+        except sqlite3.Error as error:
+            if _primary(error) != sqlite3.SQLITE_ERROR:
+                raise _TransactionLost(_engine_failure(error)) from error
+            return error
+        except Exception as defect:  # noqa: BLE001  # supervising: a defect in one job stays there
+            return defect
 
     def _execute(self, statement: str) -> None:
         try:
