@@ -54,17 +54,19 @@ class SqliteConversationStore:
         self, writer_shard: int, epoch: int, key: ConversationKey, created_at_ms: int
     ) -> Outcome[ConversationState]:
         return await self._engine.write(
-            lambda db: steps.create(db, writer_shard, epoch, key, created_at_ms)
+            lambda db: steps.create(db, writer_shard, epoch, key, created_at_ms), urgent=True
         )
 
     async def claim(
         self, writer_shard: int, epoch: int, key: ConversationKey
     ) -> Outcome[ConversationState]:
-        return await self._engine.write(lambda db: steps.claim(db, writer_shard, epoch, key))
+        return await self._engine.write(
+            lambda db: steps.claim(db, writer_shard, epoch, key), urgent=True
+        )
 
     async def commit(self, step: CommitStep) -> Outcome[ConversationState]:
         return await self._engine.write(
-            lambda db: steps.commit(db, step), weight=2 * len(step.events)
+            lambda db: steps.commit(db, step), weight=2 * len(step.events), urgent=True
         )
 
     async def prior_results(

@@ -51,6 +51,7 @@ class _Write(Generic[T]):
     weight: int
     on_applied: Callable[[T], None] | None
     on_lost: Callable[[], None] | None
+    urgent: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +111,19 @@ class Engine:
         weight: int = 1,
         on_applied: Callable[[T], None] | None = None,
         on_lost: Callable[[], None] | None = None,
+        urgent: bool = False,
     ) -> Outcome[T]:
         """Run a job in the writer; its changes stand only if it returns Applied and that commits.
 
-        `weight` is about how many rows it writes. `on_applied` is called on the loop once it is
-        durable, even if the caller is gone; `on_lost` on the writer thread, before any later job
-        runs, if it isn't applied or its outcome is not known.
+        `weight` is about how many rows it writes; it is `urgent` if a client waits for it.
+        `on_applied` is called on the loop once it is durable, even if the caller is gone; `on_lost`
+        on the writer thread, before any later job runs, if it isn't applied or its outcome is not
+        known.
         """
         if self._closed:
             return NotApplied(Refusal.UNREACHABLE, "the store is closed")
         future: asyncio.Future[Outcome[T]] = self._loop.create_future()
-        self._writes.put(_Write(run, future, weight, on_applied, on_lost))
+        self._writes.put(_Write(run, future, weight, on_applied, on_lost, urgent))
         return await future
 
     async def read(self, run: Callable[[sqlite3.Connection], T]) -> T:

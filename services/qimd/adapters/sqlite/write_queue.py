@@ -6,6 +6,10 @@ shard of the process stopped; a tenant's SENDs waited a second for another tenan
 jobs have a line of their own, and the two lines take turns: a light job waits for one heavy
 transaction at most, and light ones never keep a heavy one out for more than one of theirs.
 
+What a client waits for is urgent, and its line takes turns with those two. A transaction of what
+follows a message (its dispatch, the mailbox, the session list) takes several times as long as the
+commit of one, and a SEND that shared it would be acknowledged only with all of it.
+
 Within a line jobs keep the order of their calls.
 """
 
@@ -19,8 +23,7 @@ WEIGHT_PER_TRANSACTION_MAX: Final = 16_384
 last (0.1 s; on a busy machine, in a mailbox of millions, half a second)."""
 
 LIGHT_WEIGHT_MAX: Final = 1_024
-"""Above what a producer's batch (512 records) and a conversation's step (256 events) weigh: theirs
-are all light, and so stay in order."""
+"""Above what a producer's batch (512 records) weighs: they are all light, and so stay in order."""
 
 
 class Job(Protocol):
@@ -29,6 +32,10 @@ class Job(Protocol):
     @property
     def weight(self) -> int:
         """About how many rows it writes."""
+
+    @property
+    def urgent(self) -> bool:
+        """Whether a client waits for it."""
 
 
 J = TypeVar("J", bound=Job)
@@ -39,8 +46,10 @@ class WriteQueue(Generic[J]):
 
     def __init__(self) -> None:
         self._arrived: SimpleQueue[J | None] = SimpleQueue()
+        self._urgent: deque[J] = deque()
         self._light: deque[J] = deque()
         self._heavy: deque[J] = deque()
+        self._urgent_turn = True
         self._heavy_turn = False
         self._closed = False
 
@@ -54,12 +63,20 @@ class WriteQueue(Generic[J]):
 
     def next(self) -> list[J]:
         """The jobs of the next transaction: waits for one; empty once all is done and closed."""
-        if not (self._light or self._heavy or self._closed):
+        if not (self._urgent or self._light or self._heavy or self._closed):
             self._sort(self._arrived.get())
         self._sort_arrived()
+        return _taken(self._line())
+
+    def _line(self) -> deque[J]:
+        """The line whose turn it is; one that is empty lets the others pass."""
+        if self._urgent and (self._urgent_turn or not (self._light or self._heavy)):
+            self._urgent_turn = False
+            return self._urgent
+        self._urgent_turn = True
         heavy = bool(self._heavy) and (self._heavy_turn or not self._light)
         self._heavy_turn = not heavy
-        return _taken(self._heavy if heavy else self._light)
+        return self._heavy if heavy else self._light
 
     def _sort_arrived(self) -> None:
         while True:
@@ -71,6 +88,8 @@ class WriteQueue(Generic[J]):
     def _sort(self, job: J | None) -> None:
         if job is None:
             self._closed = True
+        elif job.urgent:
+            self._urgent.append(job)
         elif job.weight > LIGHT_WEIGHT_MAX:
             self._heavy.append(job)
         else:
