@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from qimd.adapters.sqlite.inserting import insert_rows
 from qimd.adapters.sqlite.interning import Interner
 from qimd.adapters.sqlite.mailbox_shards import LANE_LAST, NO_SHARD, STALE_TERM, load_shard
-from qimd.adapters.sqlite.packing import Blobs, dumps, rows_of, spans
+from qimd.adapters.sqlite.packing import dumps, rows_of, spans
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
 from qimd.core.records import ConversationKey, LaneBlock
 from qimd.core.seq import MailboxSeq
@@ -41,10 +42,7 @@ CROSS JOIN dispatch_progress AS p
     ON p.dispatch_id = substr(:blobs, j.value ->> 0, j.value ->> 1)
 """
 _STORE_PROGRESS = """
-INSERT INTO dispatch_progress (dispatch_id, lane_mask, content_digest)
-SELECT substr(:blobs, value ->> 0, value ->> 1), value ->> 2,
-    substr(:blobs, value ->> 3, value ->> 4)
-FROM json_each(:rows) WHERE true
+INSERT INTO dispatch_progress (dispatch_id, lane_mask, content_digest) VALUES (?, ?, ?)
 ON CONFLICT (dispatch_id) DO UPDATE SET lane_mask = excluded.lane_mask
 """
 # A record whose lanes come in turns has its row already.
@@ -52,11 +50,7 @@ _ADD_RECORDS = """
 INSERT INTO mailbox_records (
     shard, seq, conversation_id, conversation_seq, event_id, kind, sender, created_at_ms,
     dispatch_id, fencing_epoch, chunk_index, chunk_count, at_ms
-)
-SELECT :shard, value ->> 0, value ->> 1, value ->> 2, substr(:blobs, value ->> 3, value ->> 4),
-    value ->> 5, value ->> 6, value ->> 7, substr(:blobs, value ->> 8, value ->> 9), value ->> 10,
-    value ->> 11, value ->> 12, :at_ms
-FROM json_each(:rows) WHERE true
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (shard, seq) DO NOTHING
 """
 _ADD_ENTRIES = """
@@ -65,13 +59,11 @@ SELECT u.value, s.value FROM json_each(:users) AS u CROSS JOIN json_each(:seqs) 
 ON CONFLICT (user_id, seq) DO NOTHING
 """
 _ADD_MARKS = """
-INSERT INTO mailbox_marks (shard, conversation_id, fencing_epoch, first_seq)
-SELECT :shard, value ->> 0, value ->> 1, value ->> 2 FROM json_each(:rows) WHERE true
+INSERT INTO mailbox_marks (shard, conversation_id, fencing_epoch, first_seq) VALUES (?, ?, ?, ?)
 ON CONFLICT (shard, conversation_id, fencing_epoch) DO NOTHING
 """
 _ADD_BUCKETS = """
-INSERT INTO mailbox_buckets (shard, day, first_seq)
-SELECT :shard, value ->> 0, value ->> 1 FROM json_each(:rows) WHERE true
+INSERT INTO mailbox_buckets (shard, day, first_seq) VALUES (?, ?, ?)
 ON CONFLICT (shard, day) DO NOTHING
 """
 
@@ -158,12 +150,8 @@ def _load_progress(db: sqlite3.Connection, records: Sequence[RecordStep]) -> dic
 
 
 def _store_progress(db: sqlite3.Connection, progress: dict[bytes, _Progress]) -> None:
-    blobs = Blobs()
-    rows = [
-        (*blobs.add(dispatch_id), _signed(one.done), *blobs.add(one.digest))
-        for dispatch_id, one in progress.items()
-    ]
-    db.execute(_STORE_PROGRESS, {"rows": dumps(rows), "blobs": blobs.data})
+    rows = [(dispatch_id, _signed(one.done), one.digest) for dispatch_id, one in progress.items()]
+    insert_rows(db, _STORE_PROGRESS, rows)
 
 
 def _signed(mask: int) -> int:
@@ -177,27 +165,25 @@ def _add_records(
     records: Sequence[RecordStep],
     ids: Mapping[ConversationKey, int],
 ) -> None:
-    blobs = Blobs()
     rows = [
         (
+            step.shard,
             record.seq,
             ids[record.ref.key],
             record.ref.conversation_seq,
-            *blobs.add(record.ref.event_id),
+            record.ref.event_id,
             record.ref.kind,
             record.ref.sender,
             record.ref.created_at_ms,
-            *blobs.add(record.dispatch_id),
+            record.dispatch_id,
             record.fencing_epoch,
             record.chunk_index,
             record.chunk_count,
+            step.at_ms,
         )
         for record in records
     ]
-    db.execute(
-        _ADD_RECORDS,
-        {"shard": step.shard, "at_ms": step.at_ms, "rows": dumps(rows), "blobs": blobs.data},
-    )
+    insert_rows(db, _ADD_RECORDS, rows)
 
 
 def _add_entries(
@@ -223,11 +209,17 @@ def _blocks_of(blocks: Sequence[LaneBlock], lanes: int) -> tuple[LaneBlock, ...]
 def _add_marks(db: sqlite3.Connection, interner: Interner, step: ApplyStep) -> None:
     if step.marks:
         ids = interner.conversations(db, (key for key, _ in step.marks))
-        rows = [(ids[key], mark.fencing_epoch, mark.first_seq) for key, mark in step.marks]
-        db.execute(_ADD_MARKS, {"shard": step.shard, "rows": dumps(rows)})
-    if step.buckets:
-        days = dumps([(bucket.day, bucket.first_seq) for bucket in step.buckets])
-        db.execute(_ADD_BUCKETS, {"shard": step.shard, "rows": days})
+        insert_rows(
+            db,
+            _ADD_MARKS,
+            [
+                (step.shard, ids[key], mark.fencing_epoch, mark.first_seq)
+                for key, mark in step.marks
+            ],
+        )
+    insert_rows(
+        db, _ADD_BUCKETS, [(step.shard, bucket.day, bucket.first_seq) for bucket in step.buckets]
+    )
 
 
 def _move(
