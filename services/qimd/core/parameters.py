@@ -124,8 +124,10 @@ PAGE_BYTES_MAX: Final = 1024 * 1024
 PAGE_ENTRY_OVERHEAD_BYTES: Final = 64
 """Upper bound of what a page adds to an event's own bytes: the mailbox_seq, tags and lengths."""
 
-MAILBOX_BATCH_RECORDS_MAX: Final = 64
-"""Records applied in one atomic step: enough to share its cost, few enough to retry quickly."""
+MAILBOX_BATCH_RECORDS_MAX: Final = 256
+"""Records applied in one atomic step: enough for the small records of small groups to share its
+sync, few enough to hold at once (the largest take 20 MiB) and to narrow down one that is refused.
+"""
 
 MAILBOX_BATCH_ENTRIES_MAX: Final = 16_384
 """Entries applied in one atomic step: what one step may hold the store's writer for (0.1 s)."""

@@ -28,9 +28,6 @@ from qimd.telemetry.logs import logger
 
 _log = logger("mailbox")
 
-KEEP_RECORDS_MAX: Final = 4 * MAILBOX_BATCH_RECORDS_MAX
-"""Records looked at in one step: even if all are kept, and of the largest size, 20 MiB."""
-
 FETCH_WAIT_S: Final = 1.0
 
 
@@ -85,7 +82,7 @@ class Keeping:
             start, reached = low, logic.seq_at(boundary, low - 1)
         if start >= end:
             return True
-        records = await self._read(start, min(KEEP_RECORDS_MAX, end - start))
+        records = await self._read(start, min(MAILBOX_BATCH_RECORDS_MAX, end - start))
         if not records or records[0].offset != start:
             return False
         intake = take_in(records, state.shard, boundary, self._ports.runtime.wall_ms())
@@ -106,7 +103,7 @@ class Keeping:
             while through != before:
                 before = through
                 page = await self._ports.store.kept_records(
-                    self._writer.state.shard, before, KEEP_RECORDS_MAX
+                    self._writer.state.shard, before, MAILBOX_BATCH_RECORDS_MAX
                 )
                 through = reach(page, before)
             self._through = through

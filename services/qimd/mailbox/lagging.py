@@ -20,7 +20,7 @@ from qimd.telemetry.logs import logger
 
 _log = logger("mailbox")
 
-LANE_BATCH_RECORDS_MAX: Final = 4 * MAILBOX_BATCH_RECORDS_MAX
+LANE_BATCH_RECORDS_MAX: Final = 2 * MAILBOX_BATCH_RECORDS_MAX
 """Records that a lane re-reads at once, for its own blocks alone. More than the shard takes between
 two such turns, so that a lane that works again meets the position even under full load."""
 

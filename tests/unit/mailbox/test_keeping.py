@@ -123,7 +123,7 @@ async def test_the_next_owner_goes_on_with_what_was_kept(monkeypatch: pytest.Mon
     """Through restarts, portions of one record, and both halves of the way: the copy, then the
     log.
     """
-    monkeypatch.setattr(keeping, "KEEP_RECORDS_MAX", 1)
+    monkeypatch.setattr(keeping, "MAILBOX_BATCH_RECORDS_MAX", 1)
     async with ManualRuntime() as runtime:
         world = World(runtime)
         slow, other = user_in_lane(world.table, 3), user_in_lane(world.table, 7)

@@ -26,6 +26,9 @@ from qimd.ports.mailbox import (
     ShardState,
 )
 
+ROWS_PER_RECORD: Final = 4
+"""What a record adds to trees beside its entries: itself, two index rows, its progress."""
+
 _NO_DEVICE: Final = NotApplied(Refusal.NOT_FOUND, "the device was never opened")
 
 _OPEN_DEVICE = """
@@ -53,9 +56,8 @@ class SqliteMailboxStore:
 
     async def apply(self, step: ApplyStep) -> Outcome[Sequence[RecordVerdict]]:
         entries = sum(len(block.users) for record in step.records for block in record.blocks)
-        return await self._engine.write(
-            lambda db: apply(db, self._interner, step), weight=1 + entries
-        )
+        weight = 1 + entries + ROWS_PER_RECORD * len(step.records)
+        return await self._engine.write(lambda db: apply(db, self._interner, step), weight=weight)
 
     async def fold_marks(self, shard: int, term: int, below: MailboxSeq) -> Outcome[int]:
         return await self._engine.write(lambda db: shards.fold_marks(db, shard, term, below))
