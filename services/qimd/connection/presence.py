@@ -5,6 +5,8 @@ events. Streams that were told the same get the same frame, which is joined once
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Final
 
 from qimd.connection.link import Link
@@ -60,15 +62,17 @@ class Presence:
 
     def push(self, hints: Sequence[Hint]) -> None:
         """Queue hints, in order, for the users' streams. Never blocks."""
-        for hint in hints:
-            users = self._listening.get(hint.tenant)
-            if users is None:
+        # The hints of a batch mostly repeat their users: those are gone through once for all.
+        for (tenant, users), same in groupby(hints, attrgetter("tenant", "users")):
+            listening = self._listening.get(tenant)
+            if listening is None:
                 continue
-            for user in hint.users:
-                for link in users.get(user, _NOBODY).values():
+            told = [hint.delivered for hint in same]
+            for user in users:
+                for link in listening.get(user, _NOBODY).values():
                     if not link.hints:
                         self._hinted.append(link)
-                    link.hints.append(hint.delivered)
+                    link.hints += told
         if self._hinted and not self._flush_spawned:
             self._flush_spawned = True
             self._runtime.spawn(self._flush(), "push-flush")
