@@ -1,8 +1,9 @@
 """`entries_per_s_n…`: durable mailbox entries a second, from SEND to W, by the size of the group.
 
-The path is a whole server, sent to over gRPC: commit, dispatch, log, mailbox, with the session
-list at work beside. Raw SQLite inserts the same (user, seq) rows into a copy of the same filled
-database, in transactions of the sizes that the mailbox's own had on average. The two take turns.
+The path is a whole server, sent to over gRPC: commit, dispatch, log, mailbox, with the session list
+at work beside. Raw SQLite inserts the very same (user, seq) rows into a copy of the same filled
+database, in their order, in transactions of the sizes that the mailbox's own had on average. The
+two take turns.
 
 A burst's seconds are taken as a · records + b · entries. With one chunk size the two grow together,
 so each group is measured under two, and solved for a and b: for the path, and for each stage.
@@ -26,8 +27,6 @@ from bench.rawsqlite import Transaction, connect, insert_entries
 from bench.server import DevServer, projected, wait_until
 from bench.streams import Device, device
 from qimd.client import AdminClient
-from qimd.core.parameters import SEND_EVENTS_MAX
-from qimd.core.seq import mailbox_seq
 
 _BODY: Final = b"see you at the harbour at nine"
 _TARGET: Final = Target(AT_LEAST, 0.5)
@@ -40,14 +39,17 @@ _COUNT: Final = "stage_latency_seconds_count"
 class Sizes:
     """`members` of each row's groups; groups smaller than `users` are several.
 
-    A burst makes about `burst` entries, but has at most `messages_most` messages, which fits the
-    outbox's limit. `chunks` are recipients a record: the first is the row's, the others the fit's.
+    A burst makes about `burst` entries, but has at least `messages_least` messages to a group, so
+    that there is something to share a mailbox's opening, and at most `messages_most` in all, which
+    fits the outbox's limit. `chunks` are recipients a record: the first is the row's, the others
+    the fit's.
     """
 
     members: Sequence[int] = (10, 100, 1_000, 10_000, 100_000)
     users: int = 1_000
     prefilled: int = 200
     burst: int = 400_000
+    messages_least: int = 20
     messages_most: int = 8_000
     chunks: Sequence[int] = (512, 64)
     fitted_from: int = 1_000
@@ -191,8 +193,9 @@ def _costs(
 def measure(sizes: Sizes, members: int, chunk: int, folder: Path) -> Series:
     """All rounds of one group size under one chunk size, on a folder made for it."""
     population = Population(max(1, sizes.users // members), members, sizes.prefilled)
-    messages = max(
-        1, min(sizes.burst // population.users, sizes.messages_most // population.groups)
+    messages = min(
+        max(sizes.burst // population.users, sizes.messages_least),
+        sizes.messages_most // population.groups,
     )
     data = folder / f"n{members}-{chunk}"
     prefill(data, population)
@@ -222,7 +225,7 @@ def _check_count(database: Path, expected: int) -> None:
 async def _bursts(
     sizes: Sizes, data: Path, raw: Path, population: Population, messages: int, series: Series
 ) -> None:
-    engine = RawEngine(population, series.chunk, raw)
+    engine = RawEngine(population, series.chunk, data / DATABASE, raw)
     with DevServer(data, dispatch_chunk_recipients=series.chunk) as server, server.admin() as admin:
         tokens = server.tokens()
         async with AsyncExitStack() as stack:
@@ -235,7 +238,7 @@ async def _bursts(
             flow = Flow(server, admin, population, senders)
             for number in range(sizes.rounds + 1):
                 burst = await flow.burst(number, messages, messages * engine.records)
-                raw_s = engine.insert(messages, max(1, burst.records // burst.batches))
+                raw_s = engine.insert(burst)
                 if number:
                     series.bursts.append(burst)
                     series.raw_s.append(raw_s)
@@ -309,64 +312,66 @@ class Flow:
 
 
 class RawEngine:
-    """A copy of the filled database, and which rows of it a message stands for."""
+    """A copy of the filled database, beside the database that it was copied from."""
 
-    def __init__(self, population: Population, chunk: int, path: Path) -> None:
-        self._db = connect(path)
+    def __init__(self, population: Population, chunk: int, live: Path, copy: Path) -> None:
+        self._live = connect(live)
+        self._db = connect(copy)
         ids = [
             dict(self._db.execute("SELECT user, id FROM users WHERE partition = ?", (shard,)))
             for shard in range(TABLE.mailbox_shards)
         ]
-        self._chunks: list[list[tuple[int, list[int]]]] = []
-        """Of each group: (shard, user ids) of each record of a message."""
-        for group in range(population.groups):
-            planned = population.chunks(group, TABLE, chunk)
-            self._chunks.append(
-                [
-                    (
-                        part.mailbox_shard,
-                        sorted(
-                            ids[part.mailbox_shard][user]
-                            for block in part.blocks
-                            for user in block.users
-                        ),
-                    )
-                    for part in planned
-                ]
+        self._recipients = {
+            (population.conversation(group), part.mailbox_shard, part.index): sorted(
+                ids[part.mailbox_shard][user] for block in part.blocks for user in block.users
             )
-        (last,) = self._db.execute("SELECT max(next_offset) FROM mailbox_shards").fetchone()
-        self._offset = int(last)
+            for group in range(population.groups)
+            for part in population.chunks(group, TABLE, chunk)
+        }
+        self._lasts = [
+            int(last)
+            for shard in range(TABLE.mailbox_shards)
+            for (last,) in self._db.execute(
+                "SELECT coalesce(max(seq), 0) FROM mailbox_records WHERE shard = ?", (shard,)
+            )
+        ]
 
     @property
     def records(self) -> int:
         """Records of one message to every group."""
-        return sum(len(chunks) for chunks in self._chunks)
+        return len(self._recipients)
 
-    def insert(self, messages: int, batch: int) -> float:
-        """Seconds to insert the entries of a burst, so many records a transaction."""
-        shards: list[list[tuple[int, int, list[int]]]] = [[] for _ in range(TABLE.mailbox_shards)]
-        # As the log has them: each group's messages in runs of what one SEND holds.
-        for start in range(0, messages, SEND_EVENTS_MAX):
-            for group, chunks in enumerate(self._chunks):
-                for _ in range(start, min(messages, start + SEND_EVENTS_MAX)):
-                    for place, (shard, users) in enumerate(chunks):
-                        shards[shard].append((group, place, users))
+    def insert(self, burst: Burst) -> float:
+        """Seconds to insert the entries that the burst, the latest one, made."""
+        batch = max(1, burst.records // burst.batches)
         transactions: list[Transaction] = []
-        for records in shards:
+        for shard in range(TABLE.mailbox_shards):
+            records = self._new_records(shard)
             for start in range(0, len(records), batch):
-                transactions.append(self._transaction(records[start : start + batch]))
+                transactions.append(self._transaction(shard, records[start : start + batch]))
+        inserted = sum(len(users) * len(seqs) for part in transactions for users, seqs in part)
+        demand(inserted == burst.entries, "the raw engine inserts other rows than the mailbox")
         return insert_entries(self._db, transactions)
 
-    def _transaction(self, records: Sequence[tuple[int, int, list[int]]]) -> Transaction:
+    def _new_records(self, shard: int) -> Sequence[tuple[int, str, int]]:
+        """(seq, conversation, chunk index) of what the mailbox has written since the last call."""
+        records: list[tuple[int, str, int]] = self._live.execute(
+            "SELECT seq, conversation, chunk_index FROM mailbox_records_named "
+            "WHERE shard = ? AND seq > ? ORDER BY seq",
+            (shard, self._lasts[shard]),
+        ).fetchall()
+        if records:
+            self._lasts[shard] = records[-1][0]
+        return records
+
+    def _transaction(self, shard: int, records: Sequence[tuple[int, str, int]]) -> Transaction:
         """Records with the same recipients together, as the mailbox writes them."""
-        seqs: dict[tuple[int, int], list[int]] = {}
-        users: dict[tuple[int, int], list[int]] = {}
-        for group, place, own in records:
-            self._offset += 1
-            seqs.setdefault((group, place), []).append(mailbox_seq(1, self._offset))
-            users[group, place] = own
-        return [(users[same], at) for same, at in seqs.items()]
+        seqs: dict[tuple[str, int, int], list[int]] = {}
+        for seq, conversation, index in records:
+            seqs.setdefault((conversation, shard, index), []).append(seq)
+        return [(self._recipients[place], theirs) for place, theirs in seqs.items()]
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Let go of the files."""
         self._db.close()
+        self._live.close()
