@@ -8,6 +8,7 @@ They end with their input.
 """
 
 import asyncio
+import itertools
 import sys
 import tempfile
 import threading
@@ -125,7 +126,9 @@ async def stage(orders: "asyncio.Queue[int]") -> None:
                 str(server.folder),
             )
             encoded: list[bytes] = []
-            seq = 0
+            # As the log's offsets give them: numbering is no part of the stage.
+            first = mailbox_seq(1, 0)
+            seqs = itertools.count(first, mailbox_seq(1, 1) - first)
             streams = await orders.get()
             users = tuple(user(number) for number in range(streams))
             while events := await orders.get():
@@ -134,12 +137,11 @@ async def stage(orders: "asyncio.Queue[int]") -> None:
                 for start in range(0, events, PUSH_FRAME_EVENTS_MAX):
                     here = server.node.connections.online(TENANT, users)
                     hints = [
-                        Hint(TENANT, here, encode_delivered(mailbox_seq(1, seq + place), event))
-                        for place, event in enumerate(
-                            encoded[start : start + PUSH_FRAME_EVENTS_MAX]
+                        Hint(TENANT, here, encode_delivered(seq, event))
+                        for event, seq in zip(
+                            encoded[start : start + PUSH_FRAME_EVENTS_MAX], seqs, strict=False
                         )
                     ]
-                    seq += len(hints)
                     server.node.connections.push(hints)
                     # As behind the mailbox, whose next batch comes a turn of the loop later.
                     await asyncio.sleep(0)
