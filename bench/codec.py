@@ -1,16 +1,22 @@
-"""`codec_group_dispatch_200`, `codec_frame_100`: the strict codec beside protobuf's own calls.
-
-A record comes as most do, with the recipients of the one before; in `…_first` none was seen before.
+"""`codec_group_dispatch_200`, `codec_frame_100`, `codec_send_100`: the codec beside protobuf's own.
 
 Decoding is compared with what any reader must do: parse, and read the fields into lists (a record
-is serialised again too, since its bytes are compared). Encoding is compared with building the same
-message from the same values and serialising it: the strict encoders begin with those values, not
-with a message.
+is serialised again too, since its bytes are compared). A strictly decoded record comes in core
+terms, its fields read. A strictly decoded frame is a message whose fields were read to check them,
+and whoever uses it reads them again: in `…_read` both sides do. A record comes as most do, with the
+recipients of the one before; in `…_first` none was seen before. The members of a group of 200 are
+in nearly all 64 lanes; a record of a large group has 200 that are in one or two (`…_few_lanes`).
+
+Encoding is compared with building the same message from the same values and serialising it: the
+strict encoders of records and pushes begin with those values, and a SEND is built on both sides. In
+`…_encode_serialise` protobuf has its message already, as no writer has. The strict side still makes
+the record's header, joins the push's events, or reads the SEND that it gives.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from operator import attrgetter
 from typing import Final
 
 from bench.harness import AT_MOST, Measure, Target, demand, each_us, in_turn
@@ -46,7 +52,13 @@ _TENANT: Final = TenantId("acme")
 _KEY: Final = ConversationKey(_TENANT, ConversationId("harbour"))
 _IDENTITY: Final = "5f0c/8e9d1d2c-0a41-4f2f-b8b1-0d4fd6f5a001"
 _RECIPIENTS: Final = 200
+_STRANGERS: Final = (BLOCKS_CACHED_MAX + 1) * _RECIPIENTS
+"""Users whose records, read in turn, are never found among those that were read before."""
 _EVENTS: Final = 100
+_HEADER: Final = attrgetter(
+    *(field.name for field in GroupDispatch.DESCRIPTOR.fields if field.name != "blocks")
+)
+"""Its values, in one call."""
 _DECODE: Final = Target(AT_MOST, 1.25)
 _ENCODE: Final = Target(AT_MOST, 1.5)
 
@@ -71,55 +83,72 @@ def run(sizes: Sizes) -> Sequence[Measure]:
 
 
 def _dispatch(sizes: Sizes) -> Sequence[Measure]:
-    chunk = _chunk(0)
-    blocks = encode_blocks(chunk.blocks)
-    records = [_spliced(_event(seq), blocks) for seq in range(1, sizes.calls + 1)]
-    strangers = [
-        _spliced(_event(1), encode_blocks(_chunk(group).blocks))
-        for group in range(BLOCKS_CACHED_MAX + 1)
+    group = [_cut(_users(first, _RECIPIENTS))[0] for first in range(0, _STRANGERS, _RECIPIENTS)]
+    large_group = _cut(_users(0, _STRANGERS))
+    return [
+        *_records("codec_group_dispatch_200", group, sizes),
+        *_records("codec_group_dispatch_200_few_lanes", large_group, sizes),
     ]
 
-    def bare(data: bytes) -> tuple[object, bytes]:
-        message = GroupDispatch.FromString(data)
-        fields = [value for _, value in message.ListFields()]
-        lanes = [(block.lane, list(block.user_ids)) for block in message.blocks]
-        return (fields, lanes), message.SerializeToString(deterministic=True)
 
-    decoded = decode_dispatch(records[0])
-    demand(bare(records[0])[1] == records[0], "the bare codec gives other bytes")
-    demand(decoded.blocks == chunk.blocks, "the strict codec gives other recipients")
-
+def _records(name: str, chunks: Sequence[Chunk], sizes: Sizes) -> Sequence[Measure]:
+    """Rows of records to the first chunk, and of one to each."""
     event = _event(1)
+    blocks = encode_blocks(chunks[0].blocks)
+    built = _built(event, chunks[0].blocks)
+    records = [_spliced(_event(seq), blocks) for seq in range(1, sizes.calls + 1)]
+    strangers = [_spliced(event, encode_blocks(chunk.blocks)) for chunk in chunks]
+
     demand(
-        _built(event, chunk.blocks).SerializeToString(deterministic=True) == records[0],
+        built.SerializeToString(deterministic=True) == records[0],
         "the spliced record is not the canonical one",
+    )
+    demand(_parsed(records[0])[1] == records[0], "the bare codec gives other bytes")
+    demand(
+        decode_dispatch(records[0]).blocks == chunks[0].blocks,
+        "the strict codec gives other recipients",
     )
     return [
         _row(
-            "codec_group_dispatch_200",
+            name,
             "parse, fields into lists, serialise",
             _DECODE,
             _over(decode_dispatch, records),
-            _over(bare, records),
+            _over(_parsed, records),
             sizes,
         ),
         _row(
-            "codec_group_dispatch_200_first",
+            f"{name}_first",
             "parse, fields into lists, serialise",
             _DECODE,
             _over(decode_dispatch, strangers),
-            _over(bare, strangers),
+            _over(_parsed, strangers),
             sizes,
         ),
         _row(
-            "codec_group_dispatch_200_encode",
+            f"{name}_encode",
             "build, serialise",
             _ENCODE,
             lambda: _spliced(event, blocks),
-            lambda: _built(event, chunk.blocks).SerializeToString(deterministic=True),
+            lambda: _built(event, chunks[0].blocks).SerializeToString(deterministic=True),
+            sizes,
+        ),
+        _row(
+            f"{name}_encode_serialise",
+            "serialise",
+            _ENCODE,
+            lambda: _spliced(event, blocks),
+            lambda: built.SerializeToString(deterministic=True),
             sizes,
         ),
     ]
+
+
+def _parsed(data: bytes) -> tuple[object, bytes]:
+    """A record's fields in lists, and its bytes anew, by protobuf alone."""
+    message = GroupDispatch.FromString(data)
+    lanes = [(block.lane, block.user_ids[:]) for block in message.blocks[:]]
+    return (_HEADER(message), lanes), message.SerializeToString(deterministic=True)
 
 
 def _event(seq: int) -> Event:
@@ -151,13 +180,14 @@ def _event(seq: int) -> Event:
     )
 
 
-def _chunk(group: int) -> Chunk:
-    """A record's recipients: another 200 users for each group."""
-    first = group * _RECIPIENTS
-    users = [UserId(f"user-{number:06}") for number in range(first, first + _RECIPIENTS)]
+def _users(first: int, count: int) -> list[UserId]:
+    return [UserId(f"user-{number:06}") for number in range(first, first + count)]
+
+
+def _cut(users: Sequence[UserId]) -> Sequence[Chunk]:
+    """The records' recipients, of a group with those members."""
     table = RoutingTable(version=1, mailbox_shards=1, writer_shards=1)
-    [chunk] = plan_chunks(table, _TENANT, users, _RECIPIENTS)
-    return chunk
+    return plan_chunks(table, _TENANT, users, _RECIPIENTS)
 
 
 def _spliced(event: Event, blocks: EncodedBlocks) -> bytes:
@@ -215,7 +245,8 @@ def _frames(sizes: Sizes) -> Sequence[Measure]:
             )
         )
 
-    demand(build_push().SerializeToString(deterministic=True) == push, "the joined push differs")
+    pushed = build_push()
+    demand(pushed.SerializeToString(deterministic=True) == push, "the joined push differs")
     send = _send_frame()
     sent = codec.encode(send)
     few = Sizes(max(1, sizes.calls // 10), sizes.rounds)
@@ -224,6 +255,14 @@ def _frames(sizes: Sizes) -> Sequence[Measure]:
             "codec_frame_100",
             "parse, fields into lists",
             _DECODE,
+            lambda: codec.decode(ServerFrame, push),
+            lambda: _fields_of_push(ServerFrame.FromString(push)),
+            few,
+        ),
+        _row(
+            "codec_frame_100_read",
+            "parse, fields into lists",
+            None,
             lambda: _fields_of_push(codec.decode(ServerFrame, push)),
             lambda: _fields_of_push(ServerFrame.FromString(push)),
             few,
@@ -237,9 +276,25 @@ def _frames(sizes: Sizes) -> Sequence[Measure]:
             few,
         ),
         _row(
+            "codec_frame_100_encode_serialise",
+            "serialise",
+            _ENCODE,
+            lambda: push_frame(delivered),
+            lambda: pushed.SerializeToString(deterministic=True),
+            few,
+        ),
+        _row(
             "codec_send_100",
             "parse, fields into lists",
             _DECODE,
+            lambda: codec.decode(ClientFrame, sent),
+            lambda: _fields_of_send(ClientFrame.FromString(sent)),
+            few,
+        ),
+        _row(
+            "codec_send_100_read",
+            "parse, fields into lists",
+            None,
             lambda: _fields_of_send(codec.decode(ClientFrame, sent)),
             lambda: _fields_of_send(ClientFrame.FromString(sent)),
             few,
@@ -250,6 +305,14 @@ def _frames(sizes: Sizes) -> Sequence[Measure]:
             _ENCODE,
             lambda: codec.encode(_send_frame()),
             lambda: _send_frame().SerializeToString(deterministic=True),
+            few,
+        ),
+        _row(
+            "codec_send_100_encode_serialise",
+            "serialise",
+            _ENCODE,
+            lambda: codec.encode(send),
+            lambda: send.SerializeToString(deterministic=True),
             few,
         ),
     ]
@@ -272,7 +335,9 @@ def _send_frame() -> ClientFrame:
 
 
 def _fields_of_push(frame: ServerFrame) -> list[tuple[object, ...]]:
-    return [(each.mailbox_seq, *_fields_of_event(each.event)) for each in frame.push_events.events]
+    return [
+        (each.mailbox_seq, *_fields_of_event(each.event)) for each in frame.push_events.events[:]
+    ]
 
 
 def _fields_of_event(event: ConversationEvent) -> tuple[object, ...]:
@@ -288,7 +353,7 @@ def _fields_of_event(event: ConversationEvent) -> tuple[object, ...]:
 
 
 def _fields_of_send(frame: ClientFrame) -> list[tuple[object, ...]]:
-    return [(each.client_msg_id, each.message.body) for each in frame.send.events]
+    return [(each.client_msg_id, each.message.body) for each in frame.send.events[:]]
 
 
 # --- rows -------------------------------------------------------------------------------------
@@ -303,7 +368,7 @@ def _over(read: Callable[[bytes], object], records: Sequence[bytes]) -> Callable
 def _row(
     name: str,
     against: str,
-    target: Target,
+    target: Target | None,
     strict: Callable[[], object],
     bare: Callable[[], object],
     sizes: Sizes,

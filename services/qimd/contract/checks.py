@@ -6,10 +6,11 @@ names the field, since one bad event of a SEND must not refuse the others. Ids a
 they enter the system, not on every hop.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, TypeVar, cast
+from operator import itemgetter, lt
+from typing import Final, TypeVar, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -20,6 +21,7 @@ from qim.conversation.v1 import event_pb2
 from qim.cursor.v1 import mailbox_cursor_pb2
 from qim.dispatch.v1 import group_dispatch_pb2
 from qim.gateway.v1 import gateway_pb2
+from qimd.contract.views import DeliveredColumns, EventColumns, frame_columns
 from qimd.contract.violation import Reason
 from qimd.core.ids import DIGEST_BYTES
 from qimd.core.parameters import EXACT_INTEGER_MAX, LANES, SHARD_EPOCH_MAX
@@ -192,37 +194,62 @@ def _event(event: event_pb2.ConversationEvent) -> Problem | None:
     return None
 
 
-def _good_events(events: Sequence[event_pb2.ConversationEvent]) -> bool:
-    """Whether `_event` finds nothing in any of them."""
-    seqs = [event.conversation_seq for event in events]
-    kinds = [event.kind for event in events]
-    if min(seqs) < 1 or max(seqs) > EXACT_INTEGER_MAX or not _CONTENT_OF.keys() >= set(kinds):
-        return False
-    conversations = [event.conversation_id for event in events]
-    senders = [event.sender_user_id for event in events]
-    names = [event.client_msg_id for event in events]
-    sent = all(senders) and all(names)
-    return (
-        (sent or set(kinds) == {event_pb2.EVENT_KIND_MEMBERSHIP})
-        and all(conversations)
-        and set(map(len, [event.event_id for event in events])) == {DIGEST_BYTES}
-        and list(map(_CONTENT_OF.get, kinds)) == [event.WhichOneof("content") for event in events]
+# --- lists of events --------------------------------------------------------------------------
+
+
+def _good_list(frame: gateway_pb2.ServerFrame, data: bytes) -> bool:
+    """Whether the frame is a list of events in which the walk would find nothing.
+
+    A page or push has hundreds, and hardly ever a bad one, so this takes no step for each of them;
+    only where it says no does the walk look, one by one. The codec has read the frame from `data`
+    and lost nothing: no event has a field twice, or one that is spelled out as 0 or empty. Hence a
+    column as long as there are events has one value of each.
+    """
+    arm = frame.WhichOneof("frame")
+    if arm == "push_events":
+        return _good_deliveries(frame.push_events.events, frame_columns(data).push_events.events)
+    if arm == "mailbox_page":
+        delivered = frame_columns(data).mailbox_page.events
+        return _increasing(delivered.mailbox_seq[:]) and _good_deliveries(
+            frame.mailbox_page.events, delivered
+        )
+    if arm == "history_page":
+        columns = frame_columns(data).history_page.events
+        return _increasing(columns.conversation_seq[:]) and _good_events(
+            len(frame.history_page.events), columns, frame.history_page.events
+        )
+    return False
+
+
+def _good_deliveries(
+    delivered: Sequence[gateway_pb2.DeliveredEvent], columns: DeliveredColumns
+) -> bool:
+    count = len(delivered)
+    return len(columns.mailbox_seq) == count and _good_events(
+        count, columns.event, (each.event for each in delivered)
     )
 
 
-def _good_deliveries(delivered: Sequence[gateway_pb2.DeliveredEvent]) -> bool:
-    """Whether `_delivered`, and `_event` below it, find nothing in any of them."""
-    seqs = [each.mailbox_seq for each in delivered]
-    # An event that is not there reads as an empty one, which is not good.
-    return all(seqs) and _good_events([each.event for each in delivered])
-
-
-_TOGETHER: Final[dict[str, Callable[[Sequence[Any]], bool]]] = {
-    gateway_pb2.DeliveredEvent.DESCRIPTOR.full_name: _good_deliveries,
-    event_pb2.ConversationEvent.DESCRIPTOR.full_name: _good_events,
-}
-"""Says of many messages, a field after the other, that nothing is wrong with any. A page or push
-has hundreds, and hardly ever a bad one: only then does the walk look for it, one by one."""
+def _good_events(
+    count: int, columns: EventColumns, events: Iterable[event_pb2.ConversationEvent]
+) -> bool:
+    """Of `count` events; they themselves are read only if they are of several kinds."""
+    if count == 0:
+        return True
+    identities, seqs, kinds = columns.event_id[:], columns.conversation_seq[:], columns.kind[:]
+    if not len(columns.conversation_id) == len(identities) == len(seqs) == len(kinds) == count:
+        return False
+    if max(seqs) > EXACT_INTEGER_MAX or set(map(len, identities)) != {DIGEST_BYTES}:
+        return False
+    present = set(kinds)
+    sent = len(columns.sender_user_id) == len(columns.client_msg_id) == count
+    if not (sent or present == {event_pb2.EVENT_KIND_MEMBERSHIP}):
+        return False
+    if not present <= _CONTENT_OF.keys():
+        return False
+    if len(present) == 1:
+        return len(getattr(columns, _CONTENT_OF[kinds[0]])) == count
+    return [_CONTENT_OF[kind] for kind in kinds] == [e.WhichOneof("content") for e in events]
 
 
 # --- dispatches -------------------------------------------------------------------------------
@@ -230,21 +257,56 @@ has hundreds, and hardly ever a bad one: only then does the walk look for it, on
 
 def header_problem(dispatch: group_dispatch_pb2.GroupDispatch) -> Problem | None:
     """What is wrong with a dispatch apart from its blocks."""
-    if dispatch.min_reader_version == 0:
+    return header_values_problem(
+        fencing_epoch=dispatch.fencing_epoch,
+        tenant_id=dispatch.tenant_id,
+        conversation_id=dispatch.conversation_id,
+        conversation_seq=dispatch.conversation_seq,
+        event_id=dispatch.event_id,
+        dispatch_id=dispatch.dispatch_id,
+        kind=dispatch.kind,
+        sender_user_id=dispatch.sender_user_id,
+        chunk_index=dispatch.chunk_index,
+        chunk_count=dispatch.chunk_count,
+        log_identity=dispatch.log_identity,
+        min_reader_version=dispatch.min_reader_version,
+    )
+
+
+def header_values_problem(
+    *,
+    fencing_epoch: int,
+    tenant_id: str,
+    conversation_id: str,
+    conversation_seq: int,
+    event_id: bytes,
+    dispatch_id: bytes,
+    kind: int,
+    sender_user_id: str,
+    chunk_index: int,
+    chunk_count: int,
+    log_identity: str,
+    min_reader_version: int,
+) -> Problem | None:
+    """As `header_problem`, of the fields that have something to check."""
+    if min_reader_version == 0:
         return Problem(Reason.ZERO, "min_reader_version")
-    if not (dispatch.tenant_id and dispatch.conversation_id and dispatch.log_identity):
-        fields = ("tenant_id", "conversation_id", "log_identity")
-        return Problem(Reason.MISSING, next(f for f in fields if not getattr(dispatch, f)))
-    if not dispatch.sender_user_id and dispatch.kind != event_pb2.EVENT_KIND_MEMBERSHIP:
+    if not tenant_id:
+        return Problem(Reason.MISSING, "tenant_id")
+    if not conversation_id:
+        return Problem(Reason.MISSING, "conversation_id")
+    if not log_identity:
+        return Problem(Reason.MISSING, "log_identity")
+    if not sender_user_id and kind != event_pb2.EVENT_KIND_MEMBERSHIP:
         return Problem(Reason.MISSING, "sender_user_id")
-    if dispatch.chunk_index >= dispatch.chunk_count:
+    if chunk_index >= chunk_count:
         return Problem(Reason.DOMAIN, "chunk_index")
     return (
-        _counted(dispatch.fencing_epoch, "fencing_epoch")
-        or _counted(dispatch.conversation_seq, "conversation_seq")
-        or _digest(dispatch.event_id, "event_id")
-        or _digest(dispatch.dispatch_id, "dispatch_id")
-        or _kind(dispatch.kind)
+        _counted(fencing_epoch, "fencing_epoch")
+        or _counted(conversation_seq, "conversation_seq")
+        or _digest(event_id, "event_id")
+        or _digest(dispatch_id, "dispatch_id")
+        or _kind(kind)
     )
 
 
@@ -258,7 +320,7 @@ def blocks_problem(lanes: Sequence[int], users: Sequence[Sequence[str]]) -> Prob
         return Problem(Reason.MISSING, "blocks")
     if lanes[-1] >= LANES or not _increasing(lanes):
         return Problem(Reason.DOMAIN, "blocks.lane")
-    if not all(members and members[0] for members in users):
+    if not (all(users) and all(map(itemgetter(0), users))):
         return Problem(Reason.MISSING, "blocks.user_ids")
     return None
 
@@ -296,7 +358,7 @@ def _cursor_token(token: mailbox_cursor_pb2.MailboxCursorToken) -> Problem | Non
 
 
 def _increasing(values: Sequence[int]) -> bool:
-    return all(map(int.__lt__, values, values[1:]))
+    return all(map(lt, values, values[1:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +366,6 @@ class _Plan:
     """What of a message type there is to check, so that the walk skips everything else."""
 
     check: Check[Message] | None
-    together: Callable[[Sequence[Any]], bool] | None
     enums: tuple[str, ...]
     repeated: tuple[tuple[str, "_Plan"], ...]
     singular: tuple[tuple[str, "_Plan"], ...]
@@ -337,7 +398,6 @@ def _plan(descriptor: Descriptor) -> _Plan:
             (repeated if field.is_repeated else singular).append((field.name, nested))
     return _Plan(
         _CHECKS.get(descriptor.full_name),
-        _TOGETHER.get(descriptor.full_name),
         tuple(enums),
         tuple(repeated),
         tuple(singular),
@@ -345,8 +405,14 @@ def _plan(descriptor: Descriptor) -> _Plan:
     )
 
 
-def problem_of(message: Message) -> Problem | None:
-    """The first problem of the message or of one inside it; None if there is none."""
+def problem_of(message: Message, data: bytes = b"") -> Problem | None:
+    """The first problem of the message or of one inside it; None if there is none.
+
+    `data` is what the codec has read the message from, which helps with long lists; empty if there
+    is no such.
+    """
+    if data and isinstance(message, gateway_pb2.ServerFrame) and _good_list(message, data):
+        return _server_frame(message)
     return _run(_plan(message.DESCRIPTOR), message)
 
 
@@ -360,10 +426,7 @@ def _run(plan: _Plan, message: Message) -> Problem | None:
             return Problem(Reason.DOMAIN, name)
     for name, nested in plan.repeated:
         # A slice is one call into C, where iterating is one an item.
-        items = getattr(message, name)[:]
-        if items and nested.together is not None and nested.together(items):
-            continue
-        for index, item in enumerate(items):
+        for index, item in enumerate(getattr(message, name)[:]):
             if problem := _run(nested, item):
                 return problem.inside(f"{name}[{index}]")
     for name, nested in plan.singular:

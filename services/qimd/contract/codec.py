@@ -44,7 +44,7 @@ def decode(message_type: type[M], data: bytes) -> M:
     GroupDispatch whose min_reader_version is above READER_VERSION.
     """
     message = decode_structure(message_type, data)
-    problem = problem_of(message)
+    problem = problem_of(message, data)
     if problem is not None:
         raise violation(message, problem)
     return message
@@ -53,18 +53,15 @@ def decode(message_type: type[M], data: bytes) -> M:
 def encode(message: Message) -> bytes:
     """The message's bytes, deterministic. Raises ContractViolation if `decode` would refuse them.
 
-    The output is read back: a message nested 101 deep, or with the unknown fields of a foreign
-    one, serialises without complaint and can't be parsed by anyone.
+    The output itself is read: what the message holds of a foreign one, such as fields nested 101
+    deep, serialises without complaint and can't be parsed by anyone.
     """
     if demands_fields(message.DESCRIPTOR) and not message.IsInitialized():
         raise violation(message, _missing(message))
-    problem = problem_of(message)
-    if problem is None and _too_new(message):
-        problem = Problem(Reason.DOMAIN, "min_reader_version")
-    if problem is not None:
-        raise violation(message, problem)
+    if _too_new(message):
+        raise violation(message, Problem(Reason.DOMAIN, "min_reader_version"))
     data = message.SerializeToString(deterministic=True)
-    decode_structure(type(message), data)
+    decode(type(message), data)
     return data
 
 

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Final, cast
 
 from google.protobuf.message import DecodeError
@@ -17,8 +17,14 @@ from google.protobuf.message import DecodeError
 from qim.conversation.v1 import event_pb2
 from qim.dispatch.v1.group_dispatch_pb2 import GroupDispatch
 from qim.dispatch.v1.group_dispatch_pb2 import LaneBlock as LaneBlockMessage
-from qimd.contract import codec
-from qimd.contract.checks import Problem, blocks_problem, header_problem
+from qimd.contract import codec, wire
+from qimd.contract.checks import (
+    Problem,
+    blocks_problem,
+    header_problem,
+    header_values_problem,
+)
+from qimd.contract.views import record_header
 from qimd.contract.violation import Reason
 from qimd.core.ids import (
     ConversationId,
@@ -31,6 +37,7 @@ from qimd.core.ids import (
     dispatch_id,
     sized,
 )
+from qimd.core.parameters import READER_VERSION
 from qimd.core.records import ConversationKey, Dispatch, Event, EventRef, LaneBlock
 
 GROUP_DISPATCH_VERSION: Final = 1
@@ -40,6 +47,7 @@ BLOCKS_CACHED_MAX: Final = 1_024
 """Chunks whose blocks are kept decoded: five of the largest groups, about 40 MB. The messages of a
 membership version repeat the same blocks, and mailbox and session list read each."""
 
+_BLOCKS_TAG: Final = wire.tag(GroupDispatch.BLOCKS_FIELD_NUMBER, wire.LENGTH_DELIMITED)
 _CONTENT: Final = struct.Struct(">QIQ")
 
 
@@ -87,31 +95,47 @@ def encode_dispatch(
     blocks: EncodedBlocks,
 ) -> bytes:
     """One record of the dispatch log. Raises ContractViolation, as `codec.encode` would."""
-    header = GroupDispatch(
+    key = event.key
+    identity = dispatch_id(event.event_id, mailbox_shard, chunk_index)
+    sender = event.sender or ""
+    problem = header_values_problem(
         fencing_epoch=fencing_epoch,
-        tenant_id=event.key.tenant,
-        conversation_id=event.key.conversation,
+        tenant_id=key.tenant,
+        conversation_id=key.conversation,
         conversation_seq=event.conversation_seq,
         event_id=event.event_id,
-        dispatch_id=dispatch_id(event.event_id, mailbox_shard, chunk_index),
-        kind=cast("event_pb2.EventKind", event.kind),
-        sender_user_id=event.sender or "",
-        sender_device_id=event.sender_device or "",
-        created_at_ms=event.created_at_ms,
-        membership_version=event.membership_version,
-        routing_version=event.routing_version,
-        mailbox_shard=mailbox_shard,
+        dispatch_id=identity,
+        kind=event.kind,
+        sender_user_id=sender,
         chunk_index=chunk_index,
         chunk_count=chunk_count,
         log_identity=log_identity,
         min_reader_version=GROUP_DISPATCH_VERSION,
-        trace_parent=event.trace_parent,
     )
-    problem = header_problem(header)
     if problem is None and not blocks.recipients:
         problem = Problem(Reason.MISSING, "blocks")
     if problem is not None:
-        raise codec.violation(header, problem)
+        raise codec.violation(GroupDispatch(), problem)
+    # Set one by one: as arguments of the constructor they take half as long again.
+    header = GroupDispatch()
+    header.fencing_epoch = fencing_epoch
+    header.tenant_id = key.tenant
+    header.conversation_id = key.conversation
+    header.conversation_seq = event.conversation_seq
+    header.event_id = event.event_id
+    header.dispatch_id = identity
+    header.kind = cast("event_pb2.EventKind", event.kind)
+    header.sender_user_id = sender
+    header.sender_device_id = event.sender_device or ""
+    header.created_at_ms = event.created_at_ms
+    header.membership_version = event.membership_version
+    header.routing_version = event.routing_version
+    header.mailbox_shard = mailbox_shard
+    header.chunk_index = chunk_index
+    header.chunk_count = chunk_count
+    header.log_identity = log_identity
+    header.min_reader_version = GROUP_DISPATCH_VERSION
+    header.trace_parent = event.trace_parent
     return header.SerializeToString(deterministic=True) + blocks.data
 
 
@@ -125,22 +149,33 @@ def decode_dispatch(data: bytes) -> Dispatch:
     were read before, as those of the message before: what is known of them is used again. Whatever
     is not so is judged as a whole, to the same result.
     """
-    header = codec.parse(GroupDispatch, data)
-    header.ClearField("blocks")
+    return _decode_parts(data) or _decode_whole(data)
+
+
+def _decode_parts(data: bytes) -> Dispatch | None:
+    """None for all but a good record that a writer of this version made."""
+    try:
+        header = record_header(data)
+    except DecodeError:
+        return None
     header.DiscardUnknownFields()
-    if header.IsInitialized() and header_problem(header) is None:
-        known = header.SerializeToString(deterministic=True)
-        if data.startswith(known):
-            encoded = data[len(known) :]
-            blocks = _blocks(encoded)
-            if blocks is not None:
-                return _in_core_terms(header, blocks, _content_digest(header, encoded))
-    return _decode_whole(data)
+    canonical = header.SerializeToString(deterministic=True)
+    if (
+        header.min_reader_version > READER_VERSION
+        or not data.startswith(canonical)
+        or header_problem(header) is not None
+    ):
+        return None
+    encoded = data[len(canonical) :]
+    blocks = _blocks(encoded)
+    return None if blocks is None else _in_core_terms(header, blocks, encoded)
 
 
 @lru_cache(maxsize=BLOCKS_CACHED_MAX)
 def _blocks(encoded: bytes) -> tuple[LaneBlock, ...] | None:
     """The blocks that are encoded so; None for anything but good blocks in their one spelling."""
+    if not encoded.startswith(_BLOCKS_TAG):
+        return None
     try:
         message = GroupDispatch.FromString(encoded)
     except DecodeError:
@@ -149,10 +184,7 @@ def _blocks(encoded: bytes) -> tuple[LaneBlock, ...] | None:
     if message.SerializePartialToString(deterministic=True) != encoded:
         return None
     lanes, users = _columns(message)
-    message.ClearField("blocks")
-    if message.ListFields() or blocks_problem(lanes, users):
-        return None
-    return _lane_blocks(lanes, users)
+    return None if blocks_problem(lanes, users) else _lane_blocks(lanes, users)
 
 
 def _columns(message: GroupDispatch) -> tuple[list[int], list[tuple[str, ...]]]:
@@ -163,9 +195,9 @@ def _columns(message: GroupDispatch) -> tuple[list[int], list[tuple[str, ...]]]:
 
 
 def _lane_blocks(lanes: Sequence[int], users: Sequence[tuple[str, ...]]) -> tuple[LaneBlock, ...]:
-    return tuple(
-        map(LaneBlock._make, zip(lanes, cast("Sequence[tuple[UserId, ...]]", users), strict=True))
-    )
+    pairs = zip(lanes, users, strict=True)
+    # What LaneBlock._make does, without its step in Python for each.
+    return tuple(map(tuple.__new__, repeat(LaneBlock), pairs))
 
 
 def _decode_whole(data: bytes) -> Dispatch:
@@ -177,8 +209,7 @@ def _decode_whole(data: bytes) -> Dispatch:
         raise codec.violation(message, problem)
     known = _known_bytes(message) if has_unknown else data
     message.ClearField("blocks")
-    encoded = known[message.ByteSize() :]
-    return _in_core_terms(message, _lane_blocks(lanes, users), _content_digest(message, encoded))
+    return _in_core_terms(message, _lane_blocks(lanes, users), known[message.ByteSize() :])
 
 
 def _known_bytes(message: GroupDispatch) -> bytes:
@@ -187,47 +218,40 @@ def _known_bytes(message: GroupDispatch) -> bytes:
     return message.SerializeToString(deterministic=True)
 
 
-def _content_digest(header: GroupDispatch, blocks: bytes) -> bytes:
-    """16 bytes over what the event fixes, equal whoever wrote the record, when, and to which log.
-
-    `blocks` is their encoding, without unknown fields.
-    """
-    fixed = (
-        sized(header.tenant_id)
-        + sized(header.conversation_id)
-        + sized(header.sender_user_id)
-        + _CONTENT.pack(header.conversation_seq, header.kind, header.membership_version)
-    )
-    return content_digest(fixed, blocks)
-
-
 def _in_core_terms(
-    message: GroupDispatch, blocks: tuple[LaneBlock, ...], digest: bytes
+    header: GroupDispatch, blocks: tuple[LaneBlock, ...], encoded: bytes
 ) -> Dispatch:
-    sender = message.sender_user_id
-    device = message.sender_device_id
+    """The record of a header and blocks. `encoded` are these, without unknown fields."""
+    tenant, conversation = header.tenant_id, header.conversation_id
+    seq, kind, sender = header.conversation_seq, header.kind, header.sender_user_id
+    membership_version = header.membership_version
+    fixed = (
+        sized(tenant)
+        + sized(conversation)
+        + sized(sender)
+        + _CONTENT.pack(seq, kind, membership_version)
+    )
+    device = header.sender_device_id
     return Dispatch(
-        fencing_epoch=message.fencing_epoch,
+        fencing_epoch=header.fencing_epoch,
         ref=EventRef(
-            key=ConversationKey(
-                TenantId(message.tenant_id), ConversationId(message.conversation_id)
-            ),
-            conversation_seq=message.conversation_seq,
-            event_id=EventId(message.event_id),
-            kind=int(message.kind),
+            key=ConversationKey(TenantId(tenant), ConversationId(conversation)),
+            conversation_seq=seq,
+            event_id=EventId(header.event_id),
+            kind=int(kind),
             sender=UserId(sender) if sender else None,
-            created_at_ms=message.created_at_ms,
+            created_at_ms=header.created_at_ms,
         ),
-        dispatch_id=DispatchId(message.dispatch_id),
+        dispatch_id=DispatchId(header.dispatch_id),
         sender_device=DeviceId(device) if device else None,
-        membership_version=message.membership_version,
-        routing_version=message.routing_version,
-        mailbox_shard=message.mailbox_shard,
-        chunk_index=message.chunk_index,
-        chunk_count=message.chunk_count,
-        log_identity=message.log_identity,
-        min_reader_version=message.min_reader_version,
-        trace_parent=message.trace_parent,
+        membership_version=membership_version,
+        routing_version=header.routing_version,
+        mailbox_shard=header.mailbox_shard,
+        chunk_index=header.chunk_index,
+        chunk_count=header.chunk_count,
+        log_identity=header.log_identity,
+        min_reader_version=header.min_reader_version,
+        trace_parent=header.trace_parent,
         blocks=blocks,
-        content_digest=digest,
+        content_digest=content_digest(fixed, encoded),
     )
