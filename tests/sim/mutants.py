@@ -243,7 +243,7 @@ def checkpoint_2_off(put: Patch) -> None:
 
 def checkpoint_2_in_memory(put: Patch) -> None:
     """Epochs seen are remembered by the process, and not stored."""
-    put(mailbox._Shard, "mark", lambda self, key, mark: None)
+    put(mailbox.MailboxShard, "mark", lambda self, key, mark: None)
 
 
 def mark_without_its_offset(put: Patch) -> None:
