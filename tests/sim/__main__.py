@@ -3,7 +3,7 @@
     python -m tests.sim [--seeds N] [--from K] [--within S] [--mutants] [--seed K]
 
 Prints seeds a second and the coverage of faults and crash points. The exit status is 0 only if
-every seed held, a run of a thousand seeds or more saw every fault and crash point, and it took no
+every seed held, a run of two thousand seeds or more saw every fault and crash point, and it took no
 longer than `--within` seconds, if that is asked.
 `--mutants` runs the broken builds instead: each must fail within N seeds, and the seed is printed.
 `--seed K` runs one, and prints its timeline.
@@ -25,12 +25,12 @@ from tests.sim import coverage
 from tests.sim.mutants import MUTANTS
 from tests.sim.plan import Plan, draw
 from tests.sim.shrink import Shrinker, described, kind_of
+from tests.sim.tokens import read_tokens_once
+from tests.sim.trace import Detail
 from tests.sim.world import run
 
 BATCH: Final = 20
-"""Seeds that a worker takes at a time; their garbage goes at once, between worlds and not in one:
-what a collector unwinds must never depend on what ran before.
-"""
+"""Seeds that a worker takes at a time."""
 
 SEEDS_DEFAULT: Final = 2_000
 STORIES_MAX: Final = 3
@@ -53,12 +53,14 @@ def run_batch(seeds: range) -> Batch:
     seen: Counter[str] = Counter()
     steps = 0
     for seed in seeds:
-        result = run(draw(seed))
+        result = run(draw(seed), Detail.OUTCOME)
         seen.update(result.seen)
         steps += result.steps
         if result.failure:
             failures.append((seed, result.failure))
-    gc.collect()
+        # Between worlds and never in one: what a collector unwinds must not depend on what ran
+        # before. After each, so that the next one finds its memory in the caches.
+        gc.collect()
     return Batch(len(seeds), steps, tuple(failures), seen)
 
 
@@ -66,16 +68,16 @@ def hunt(mutant: int, seeds: range) -> tuple[int, int, str]:
     """(mutant, the first seed that sees it or -1, what it saw)."""
     for seed in seeds:
         with MUTANTS[mutant].applied():
-            failure = run(draw(seed)).failure
+            failure = run(draw(seed), Detail.OUTCOME).failure
         if failure:
             return mutant, seed, failure
-        if seed % BATCH == 0:
-            gc.collect()
+        gc.collect()
     return mutant, -1, ""
 
 
 def prepare() -> None:
-    """A worker's start: no logs, and no collector inside of a world."""
+    """A worker's start: no logs, no collector inside of a world, each token read once."""
+    read_tokens_once()
     logging.getLogger("qimd").setLevel(logging.CRITICAL + 1)
     gc.disable()
     gc.freeze()
@@ -138,9 +140,9 @@ def run_mutants(first: int, count: int) -> int:
 
 def tell(plan: Plan, failure: str) -> None:
     """The shortest reproduction that can be found, as a timeline."""
-    shrinker = Shrinker(lambda smaller: run(smaller).failure, kind_of(failure))
+    shrinker = Shrinker(lambda smaller: run(smaller, Detail.OUTCOME).failure, kind_of(failure))
     smallest = shrinker.smallest(plan)
-    result = run(smallest, keep=True)
+    result = run(smallest, Detail.TIMELINE)
     print(f"\nseed {plan.seed}, shrunk in {shrinker.runs} runs: {result.failure or failure}")
     say(described(smallest))
     say(result.timeline)
@@ -169,7 +171,7 @@ def main() -> int:
     prepare()
     if asked.seed is not None:
         plan = draw(asked.seed)
-        result = run(plan, keep=True)
+        result = run(plan, Detail.TIMELINE)
         say(described(plan))
         say(result.timeline)
         print(f"seed {asked.seed}: {result.failure or 'all held'}; trace {result.digest}")

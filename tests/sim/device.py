@@ -7,30 +7,37 @@ is what `covered_through` promises (nothing at or below it is missing, then or e
 
 import asyncio
 import random
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-import jwt
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.sim.loop import Process
-from tests.sim.runtime import WALL_START_MS
+from tests.sim.tokens import token_of
 
 from qim.gateway.v1 import gateway_pb2
 from qim.gateway.v1.gateway_pb2 import ClientFrame, ServerFrame
+from qimd.client.backoff import Backoff
 from qimd.contract.errors import error_of
 from qimd.core.errors import ErrorCode, QimError
 from qimd.core.ids import DeviceId
 from qimd.core.parameters import CAPABILITIES
 from qimd.core.records import DeviceKey, UserKey
+from qimd.ports.store import ShardKind
 
 if TYPE_CHECKING:
     from tests.sim.servers import Server, SimStream
     from tests.sim.world import World
 
-TENANT_KEY: Final = Ed25519PrivateKey.from_private_bytes(b"a tenant's key for simulations..")
-KEY_ID: Final = "k1"
 ANSWER_S: Final = 2.0
 """When a client gives up on an answer, and on the stream with it."""
+
+RETURN_MIN_S: Final = 0.2
+RETURN_MAX_S: Final = 1.6
+"""Between a stream's end and the next try: longer each time that nobody served it."""
+
+OPENING_S: Final = 3.0
+"""How long somebody who wants something looks at a device that does not get online."""
+
+TOLD_RATE: Final = 0.7
+"""How often somebody knows which server to ask, and that there is none while nobody serves."""
 
 RETRYABLE: Final = frozenset(
     {
@@ -44,21 +51,6 @@ RETRYABLE: Final = frozenset(
 
 class Gone(Exception):
     """The stream broke, or there is none."""
-
-
-@lru_cache(maxsize=4096)
-def token_of(device: DeviceKey) -> str:
-    """A good access token for the time of any world."""
-    now_s = WALL_START_MS // 1000
-    claims = {
-        "sub": device.user,
-        "tenant": device.tenant,
-        "device": device.device,
-        "jti": f"{device.tenant}/{device.user}/{device.device}",
-        "iat": now_s - 3_600,
-        "exp": now_s + 30 * 24 * 3_600,
-    }
-    return jwt.encode(claims, TENANT_KEY, algorithm="EdDSA", headers={"kid": KEY_ID})
 
 
 class Link:
@@ -107,22 +99,25 @@ class Device:
         self._forgot = False
         self._world = world
         self._chance = chance
-        self._wanted = False
+        self.wanted = False
+        """Whether it is to be online."""
         self._living = False
+        self._backoff = Backoff(RETURN_MIN_S, RETURN_MAX_S, chance.random)
         self._wake = asyncio.Event()
+        self._came_online = asyncio.Event()
 
     # --- what its user wants ---
 
     def connect(self) -> None:
         """Be online from now on."""
-        self._wanted = True
+        self.wanted = True
         if not self._living:
             self._living = True
             self.process.spawn(self._live(), "live")
 
     def disconnect(self) -> None:
         """Be offline."""
-        self._wanted = False
+        self.wanted = False
         if self.link is not None:
             self.link.stream.hang_up()
         self._wake.set()
@@ -138,13 +133,24 @@ class Device:
         """The stream, if its first pull was served."""
         return self.link if self.link is not None and self.link.ready else None
 
+    async def opened(self) -> Link:
+        """The stream, once its first pull was served. Raises Gone if that takes too long."""
+        self.connect()
+        try:
+            async with asyncio.timeout(OPENING_S):
+                while (link := self.ready) is None:
+                    self._came_online.clear()
+                    await self._came_online.wait()
+        except TimeoutError:
+            raise Gone from None
+        return link
+
     # --- its life ---
 
     async def _live(self) -> None:
-        while self._wanted:
-            up = [server for server in self._world.servers if not server.down]
-            if up:
-                server = up[int(self._chance.random() * len(up))]
+        while self.wanted:
+            server = self._server()
+            if server is not None:
                 try:
                     await self._session(server)
                 except Gone:
@@ -154,8 +160,18 @@ class Device:
             if self.link is not None:
                 self.link.stream.hang_up()
                 self.link = None
-            await asyncio.sleep(self._chance.uniform(0.05, 0.4))
+            await asyncio.sleep(self._backoff.next_s())
         self._living = False
+
+    def _server(self) -> "Server | None":
+        """Where to connect, if anywhere: mostly whoever serves the mailbox, as by a gateway that
+        was told.
+        """
+        servers = [server for server in self._world.servers if not server.down]
+        shard, _ = self._world.table.mailbox(self.key.tenant, self.key.user)
+        if self._chance.random() < TOLD_RATE:
+            servers = [server for server in servers if server.owns(ShardKind.MAILBOX, shard)]
+        return servers[int(self._chance.random() * len(servers))] if servers else None
 
     def _judge(self, error: QimError) -> None:
         if error.code not in RETRYABLE:
@@ -177,13 +193,15 @@ class Device:
         self._world.tokens[self.key] = self.cursor
         await self._pull(link)
         link.ready = True
-        while self._wanted and not link.stream.closed:
+        self._came_online.set()
+        self._backoff.reset()
+        while self.wanted and not link.stream.closed:
             await self._await_news()
             await self._pull(link)
 
     async def _await_news(self) -> None:
         """Until a push; or, before the finale, until it is time to look anyway."""
-        patience_s = 60.0 if self._world.finale else self._chance.uniform(0.5, 3.0)
+        patience_s = 60.0 if self._world.finale else self._chance.uniform(1.0, 5.0)
         try:
             async with asyncio.timeout(patience_s):
                 await self._wake.wait()

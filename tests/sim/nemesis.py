@@ -43,12 +43,14 @@ class Nemesis:
         self._frozen: list[tuple[Server, Strike]] = []
         self._poisoned: list[tuple[int, int]] = []
         self._log_fate: Fate | None = None
+        self.cuts_power = any(strike.blow is Blow.POWER for strike in strikes)
+        """Whether this world has a power failure, and engines that lose their tail in it."""
 
     # --- blows at a time ---
 
     async def run(self) -> None:
         """Deal all blows of the plan."""
-        if any(strike.blow is Blow.POWER for strike in self._strikes):
+        if self.cuts_power:
             self._world.loop.world.spawn(self._sync(), "sync")
         for strike in self._strikes:
             await asyncio.sleep(max(0.0, strike.at_s - self._world.loop.now_s))
@@ -182,6 +184,8 @@ class Nemesis:
 
     def landed(self, server: "Server", op: str) -> None:
         """Somebody's step took effect: it may be what a frozen process is to meet."""
+        if not self._frozen:
+            return
         for frozen, strike in list(self._frozen):
             if strike.wake_on == op and frozen is not server:
                 self._world.saw_text("a frozen owner wakes amid its successor's work")

@@ -50,12 +50,19 @@ ENGINE_OF: Final = {
 }  # fmt: skip
 """Which engine serves an operation; what is not here is the store's."""
 
+_CUT_OFF: Final = frozenset({"mailbox", "projection"})
+"""Engines that a power failure takes along with what was on its way to them."""
+
 TIMEOUT_MIN_S: Final = 0.1
 TIMEOUT_MAX_S: Final = 1.0
 """When a caller gives up on a call of which it hears nothing."""
 
 LATE_MAX_S: Final = 8.0
 """How long after that a call may still land: longer than a lease and a takeover."""
+
+
+_OF_CHANGES: Final = frozenset({Fate.NO_SPACE, Fate.TWICE, Fate.LAND_LATE})
+"""Fates that a call which changes nothing can't have."""
 
 
 class SimNetwork:
@@ -81,7 +88,8 @@ class SimNetwork:
     async def call(self, call: Call, effect: Callable[[], T]) -> T | Refused | Lost:
         """See `adapters.memory.Network`."""
         nemesis = self._world.nemesis
-        effect = self._unless_cut(call, effect)
+        if nemesis.cuts_power and ENGINE_OF.get(call.op) in _CUT_OFF:
+            effect = self._unless_cut(effect)
         if nemesis.armed and nemesis.strikes_before(self._server, call.op):
             # A killed process is never resumed; a frozen one sends its call once it wakes.
             await asyncio.sleep(0)
@@ -96,14 +104,12 @@ class SimNetwork:
             await asyncio.sleep(0)
         return _given(reply)
 
-    def _unless_cut(self, call: Call, effect: Callable[[], T]) -> Callable[[], T]:
+    def _unless_cut(self, effect: Callable[[], T]) -> Callable[[], T]:
         """The effect, unless its engine loses its power while the call is on its way: what has not
         arrived by then never does.
         """
         world = self._world
         outages = world.outages
-        if ENGINE_OF.get(call.op) not in {"mailbox", "projection"}:
-            return effect
 
         def arrive() -> T:
             if world.outages != outages:
@@ -121,11 +127,17 @@ class SimNetwork:
             return Fate.DELAY if self._chance.random() < self._slow else None
         fate = world.nemesis.engine_fate(self._server, ENGINE_OF.get(call.op, "store"), call)
         if fate is None:
-            drawn = self._chance.random()
-            fate = next((fate for bound, fate in self._bounds if drawn < bound), None)
-        if not call.mutates and fate in {Fate.NO_SPACE, Fate.TWICE, Fate.LAND_LATE}:
-            return None
-        return fate
+            fate = self._weathered()
+        if fate is None or call.mutates or fate not in _OF_CHANGES:
+            return fate
+        return None
+
+    def _weathered(self) -> Fate | None:
+        drawn = self._chance.random()
+        for bound, fate in self._bounds:
+            if drawn < bound:
+                return fate
+        return None
 
     async def _delayed(
         self, call: Call, effect: Callable[[], T], fate: Fate

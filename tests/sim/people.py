@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tests.sim.device import ANSWER_S, Device, Gone
+from tests.sim.device import ANSWER_S, TOLD_RATE, Device, Gone, Link
 from tests.sim.ledger import Said
 from tests.sim.loop import Process
 from tests.sim.plan import Act, Deed
@@ -22,7 +22,7 @@ from qim.conversation.v1 import event_pb2
 from qim.gateway.v1 import gateway_pb2
 from qimd.app.wiring import Node
 from qimd.contract.errors import error_of
-from qimd.core.errors import ErrorCode, QimError
+from qimd.core.errors import ErrorCode, QimError, unavailable
 from qimd.core.ids import DeviceId, UserId
 from qimd.core.records import Accepted, ConversationKey, Draft, EventKind, UserKey
 from qimd.ports.services import Commit
@@ -61,7 +61,6 @@ class People:
         chance = stream(self._world.plan.seed, "deed", deed)
         user = self._world.user(deed.tenant, deed.user)
         key = self._world.conversation(deed.tenant, deed.conversation)
-        device = self._world.device(user, deed.device)
         self._world.note("people", str(deed).partition(" s  ")[2])
         match deed.act:
             case Act.SEND | Act.REACT:
@@ -69,24 +68,8 @@ class People:
                           stubborn=deed.stubborn)  # fmt: skip
             case Act.ADD | Act.REMOVE:
                 self._spawn(partial(self._change, key, user.user, chance, add=deed.act is Act.ADD))
-            case Act.CONNECT:
-                device.connect()
-            case Act.DISCONNECT:
-                device.disconnect()
-            case Act.FORGET:
-                device.forget()
-            case Act.MARK:
-                device.process.spawn(self._tried(partial(self._mark, device, key, chance)), "mark")
-            case Act.LIST:
-                device.process.spawn(self._tried(partial(self._list, device)), "list")
-            case Act.HISTORY:
-                device.process.spawn(
-                    self._tried(partial(self._history, device, key, chance)), "history"
-                )
-            case Act.REPORT:
-                device.process.spawn(self._tried(partial(self._report, device, key)), "report")
-            case Act.STEAL:
-                device.process.spawn(self._tried(partial(self._steal, device, chance)), "steal")
+            case _:
+                self._use(self._world.device(user, deed.device), deed.act, key, chance)
 
     # --- SENDs ---
 
@@ -177,9 +160,11 @@ class People:
         shard = self._world.table.writer_shard(key.tenant, key.conversation)
         servers = self._world.servers
         # Most have been told where to go by now; the others try anywhere.
-        told = [one for one in servers if one.owns(ShardKind.WRITER, shard)]
-        among = told if told and chance.random() < 0.7 else servers
-        server = among[int(chance.random() * len(among))]
+        if chance.random() < TOLD_RATE:
+            servers = [one for one in servers if one.owns(ShardKind.WRITER, shard)]
+        if not servers:
+            raise unavailable("nothing was written: nobody serves the conversation")
+        server = servers[int(chance.random() * len(servers))]
 
         async def made(node: Node) -> T:
             return await call(node)
@@ -230,15 +215,45 @@ class People:
 
     # --- what a device asks for ---
 
-    async def _tried(self, ask: Callable[[], Awaitable[None]]) -> None:
-        """One try: what is not answered now was not needed."""
-        with suppress(QimError, Gone):
-            await ask()
+    def _use(self, device: Device, act: Act, key: ConversationKey, chance: random.Random) -> None:
+        match act:
+            case Act.CONNECT:
+                device.connect()
+            case Act.DISCONNECT:
+                device.disconnect()
+            case Act.FORGET:
+                device.forget()
+            case Act.MARK:
+                self._look(device, partial(self._mark, device, key, chance))
+            case Act.LIST:
+                self._look(device, partial(self._list, device))
+            case Act.HISTORY:
+                self._look(device, partial(self._history, device, key, chance))
+            case Act.REPORT:
+                self._look(device, partial(self._report, device, key))
+            case Act.STEAL:
+                self._look(device, partial(self._steal, device, chance))
+            case _:
+                raise ValueError(f"{act} needs no device")
 
-    async def _mark(self, device: Device, key: ConversationKey, chance: random.Random) -> None:
-        link = device.ready
+    def _look(self, device: Device, ask: Callable[[Link], Awaitable[None]]) -> None:
+        """Have somebody open the device for one thing, and put it away again if it was off."""
+
+        async def tried() -> None:
+            was_wanted = device.wanted
+            # One try: what is not answered now was not needed.
+            with suppress(QimError, Gone):
+                await ask(await device.opened())
+            if not was_wanted and not self._world.finale:
+                device.disconnect()
+
+        device.process.spawn(tried(), "look")
+
+    async def _mark(
+        self, device: Device, key: ConversationKey, chance: random.Random, link: Link
+    ) -> None:
         known = [seq for name, seq, _ in device.seen.values() if name == key.conversation]
-        if link is None or not known:
+        if not known:
             return
         through = known[int(chance.random() * len(known))] + chance.choice((0, 0, 0, 5))
         marks = self._world.ledger.marks.setdefault(
@@ -250,10 +265,7 @@ class People:
         answer = (await link.ask(mark_read=asked)).read_ok
         marks[place] = (through, answer.read_through_seq)
 
-    async def _list(self, device: Device) -> None:
-        link = device.ready
-        if link is None:
-            return
+    async def _list(self, device: Device, link: Link) -> None:
         told: list[str] = []
         token = b""
         while True:
@@ -266,10 +278,9 @@ class People:
         if len(told) != len(dict.fromkeys(told)):
             self._world.violate(f"{device.name}'s session list shows a conversation twice: {told}")
 
-    async def _history(self, device: Device, key: ConversationKey, chance: random.Random) -> None:
-        link = device.ready
-        if link is None:
-            return
+    async def _history(
+        self, device: Device, key: ConversationKey, chance: random.Random, link: Link
+    ) -> None:
         asked = gateway_pb2.PullHistory(
             conversation_id=key.conversation, limit=chance.choice((1, 5, 500))
         )
@@ -282,10 +293,9 @@ class People:
                     f"{key.conversation}, outside of its memberships"
                 )
 
-    async def _report(self, device: Device, key: ConversationKey) -> None:
-        link = device.ready
+    async def _report(self, device: Device, key: ConversationKey, link: Link) -> None:
         known = [seq for name, seq, _ in device.seen.values() if name == key.conversation]
-        if link is None or not known:
+        if not known:
             return
         asked = gateway_pb2.Report(
             kind=gateway_pb2.REPORT_KIND_GAP,
@@ -297,12 +307,11 @@ class People:
         if (await link.ask(report=asked)).report_ok.confirmed:
             self._world.violate(f"the server takes {device.name}'s report of a gap for true")
 
-    async def _steal(self, device: Device, chance: random.Random) -> None:
-        link = device.ready
+    async def _steal(self, device: Device, chance: random.Random, link: Link) -> None:
         others = [
             token for key, token in self._world.tokens.items() if key.owner != device.key.owner
         ]
-        if link is None or not others:
+        if not others:
             return
         asked = gateway_pb2.PullMailbox(cursor_token=others[int(chance.random() * len(others))])
         self._world.saw_text("another's cursor was tried")

@@ -10,6 +10,7 @@ from tests.sim import coverage
 from tests.sim.mutants import MUTANTS, Mutant
 from tests.sim.plan import draw
 from tests.sim.shrink import Shrinker, kind_of
+from tests.sim.trace import Detail
 from tests.sim.world import run
 
 SEEDS = range(100, 106)
@@ -32,8 +33,11 @@ def test_different_seeds_are_different_worlds() -> None:
     assert len({run(draw(seed)).digest for seed in SEEDS}) == len(SEEDS)
 
 
-def test_keeping_a_timeline_does_not_change_the_run() -> None:
-    assert run(draw(101), keep=True).digest == run(draw(101)).digest
+def test_what_is_written_down_does_not_change_the_run() -> None:
+    bare, hashed, told = (run(draw(101), detail) for detail in Detail)
+    assert told.digest == hashed.digest
+    assert bare.digest == ""
+    assert (bare.steps, bare.seen) == (hashed.steps, hashed.seen)
 
 
 def test_hash_randomisation_does_not_change_the_run() -> None:
@@ -57,7 +61,7 @@ def test_a_failure_shrinks_to_a_smaller_plan_that_fails_in_the_same_way() -> Non
 
     def fails(plan: object) -> str:
         with broken.applied():
-            return run(plan).failure  # type: ignore[arg-type]
+            return run(plan, Detail.OUTCOME).failure  # type: ignore[arg-type]
 
     plan, failure = next(
         (plan, failure) for plan in map(draw, range(200)) if (failure := fails(plan))
@@ -72,7 +76,7 @@ def test_a_failure_shrinks_to_a_smaller_plan_that_fails_in_the_same_way() -> Non
 
 def test_a_timeline_tells_of_the_violation() -> None:
     with mutant("push before W").applied():
-        result = run(draw(0), keep=True)
+        result = run(draw(0), Detail.TIMELINE)
     assert result.failure
     assert any("VIOLATION" in line for line in result.timeline)
 

@@ -2,9 +2,10 @@
 
     storm    deeds and blows, in the weather of the seed
     healing  every process runs, every wall is down; what was asked for stubbornly is still asked
-    rest     within the deadline: outboxes empty, W at the log's end, projection and audit too
+    rest     within the deadline: outboxes empty, W and the projection at the log's end
     finale   every device connects while something more is said; from here on no device looks by
-             itself, so that what reaches them came by their first pull or by a push
+             itself, so that what reaches them came by their first pull or by a push; it ends once
+             the audit, too, has come to the end
     verdict  `verdict`, on the engines' state
 
 The first violation ends the run. The engines' state is read directly: checkers are outside of the
@@ -12,6 +13,7 @@ world, and believe no room.
 """
 
 import asyncio
+import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +22,7 @@ from typing import Any, Final
 
 from tests.sim import verdict
 from tests.sim.checks import Checks
-from tests.sim.device import KEY_ID, TENANT_KEY, Device
+from tests.sim.device import Device
 from tests.sim.ledger import Ledger
 from tests.sim.loop import Process, SimLoop, Stuck
 from tests.sim.model import Model
@@ -30,7 +32,8 @@ from tests.sim.people import People
 from tests.sim.plan import STORM_S, Blow, Fate, Plan
 from tests.sim.runtime import Clock, SimRuntime, stream
 from tests.sim.servers import Server
-from tests.sim.trace import Trace
+from tests.sim.tokens import KEY_ID, TENANT_KEY
+from tests.sim.trace import Detail, Trace
 
 from qimd.adapters.memory import Call, MemoryCluster
 from qimd.app.wiring import Node
@@ -47,7 +50,7 @@ DEADLINE_S: Final = 75.0
 the longest back-off of a shard's owner."""
 
 LOOK_S: Final = 0.25
-FINALE_S: Final = 20.0
+FINALE_S: Final = 40.0
 OPERATOR_S: Final = 1.0
 OPERATION_S: Final = 20.0
 
@@ -65,7 +68,7 @@ _QUIET: Final = frozenset(
 
 @dataclass(slots=True)
 class Result:
-    """What came of a run. `failure` is empty if all held."""
+    """What came of a run. `failure` is empty if all held; what was not asked for is empty too."""
 
     seed: int
     failure: str
@@ -75,9 +78,9 @@ class Result:
     timeline: list[str] = field(default_factory=list)
 
 
-def run(plan: Plan, *, keep: bool = False) -> Result:
-    """Run a plan; `keep` keeps the timeline's lines."""
-    world = World(plan, keep=keep)
+def run(plan: Plan, detail: Detail = Detail.DIGEST) -> Result:
+    """Run a plan, and write down as much of it as is asked for."""
+    world = World(plan, detail)
     try:
         world.loop.run_until(world.over)
     except Stuck as stuck:
@@ -95,12 +98,12 @@ def run(plan: Plan, *, keep: bool = False) -> Result:
 class World:
     """Everything of one run. Parts of it find one another here."""
 
-    def __init__(self, plan: Plan, *, keep: bool) -> None:
+    def __init__(self, plan: Plan, detail: Detail) -> None:
         shape = plan.shape
         self.plan = plan
         self.loop = SimLoop(plan.seed)  # type: ignore[abstract]
         self.engine = Process(self.loop, "engine")
-        self.trace = Trace(keep=keep)
+        self.trace = Trace(detail)
         self.seen: Counter[str] = Counter()
         self.failures: list[str] = []
         self.over: asyncio.Future[None] = self.loop.create_future()
@@ -169,6 +172,13 @@ class World:
         """Every device that was used."""
         return list(self._devices.values())
 
+    def _shards(self) -> Sequence[tuple[ShardKind, int]]:
+        return (
+            (ShardKind.WRITER, self.table.writer_shards),
+            (ShardKind.MAILBOX, self.table.mailbox_shards),
+            (ShardKind.SESSION, self.table.mailbox_shards),
+        )
+
     def lane_of_user(self, number: int) -> tuple[int, int]:
         """(mailbox shard, lane) of a user of the first tenant."""
         user = self.user(0, number)
@@ -235,6 +245,8 @@ class World:
             name = TenantId(f"t{tenant}")
             record = TenantRecord(name, {KEY_ID: TENANT_KEY.public_key().public_bytes_raw()}, 0)
             self.cluster.tenants.tenants[name] = record
+        if not self.plan.shape.cold:
+            self._hand_over()
         for server in self.servers:
             server.start()
         self.people.set_up()
@@ -249,6 +261,13 @@ class World:
         await self._finale()
         for broken in verdict.all_broken(self):
             self.violate(broken)
+
+    def _hand_over(self) -> None:
+        """Have every shard's key released, as by servers that were drained before these came."""
+        for kind, count in self._shards():
+            for shard in range(count):
+                self.cluster.leases.acquire((kind, shard), "before", ttl_s=1.0)
+                self.cluster.leases.release((kind, shard), "before")
 
     def _heal(self) -> None:
         self.note("world", "everything is healed")
@@ -286,8 +305,9 @@ class World:
         self.finale = True
         chance = stream(self.plan.seed, "finale")
         self.note("world", "the finale: every device connects, and something more is said")
-        if not self._devices:
-            self.device(self.user(0, 0), 0)
+        for user in itertools.chain(*self._users):
+            if not self.devices_of(user):
+                self.device(user, 0)
         for device in self.all_devices():
             device.disconnect()
         await asyncio.sleep(1.0)
@@ -303,7 +323,9 @@ class World:
             await asyncio.sleep(began_s + at_s - self.loop.now_s)
             act()
         if await self._within(FINALE_S, self._unrest):
-            await self._within(FINALE_S, lambda: self._unrest() or self._uninformed())
+            await self._within(
+                FINALE_S, lambda: self._unrest() or self._uninformed() or self._unaudited()
+            )
 
     # --- what is awaited ---
 
@@ -319,11 +341,7 @@ class World:
 
     def _unrest(self) -> str:
         """Why the world is not at rest; empty if it is."""
-        for kind, count in (
-            (ShardKind.WRITER, self.table.writer_shards),
-            (ShardKind.MAILBOX, self.table.mailbox_shards),
-            (ShardKind.SESSION, self.table.mailbox_shards),
-        ):
+        for kind, count in self._shards():
             for shard in range(count):
                 if not any(server.owns(kind, shard) for server in self.servers):
                     return f"nobody owns {kind.value} shard {shard}"
@@ -335,8 +353,6 @@ class World:
             state = stored.state
             if state.dispatched_through < state.head_version:
                 return f"the outbox of {key.conversation} is not empty"
-            if stored.audited_through < state.dispatched_through:
-                return f"{key.conversation} is not audited"
         for shard in range(self.table.mailbox_shards):
             high = self.cluster.topic.partition(shard).high
             log = self.cluster.topic.identity()
@@ -350,6 +366,13 @@ class World:
                 return f"partition {shard} does not project the log"
             if projection.checkpoint.next_offset < high:
                 return f"partition {shard} is not projected"
+        return ""
+
+    def _unaudited(self) -> str:
+        """Which conversation's audit is not at its end."""
+        for key, stored in self.cluster.conversations.conversations.items():
+            if stored.audited_through < stored.state.dispatched_through:
+                return f"{key.conversation} is not audited"
         return ""
 
     def _uninformed(self) -> str:
