@@ -24,6 +24,8 @@ from bench.processes import Peer
 from bench.rawsqlite import commits_s, connect
 from bench.server import TENANT, DevServer, caught_up, wait_until
 from bench.streams import CHANNEL_OPTIONS, CONNECT, Device, accepted, device, send_frame
+from qim.gateway.v1.gateway_pb2 import ServerFrame
+from qimd.client import AdminClient
 
 _MEMBERS: Final = 20
 _BODY: Final = b"see you at the harbour at nine"
@@ -87,7 +89,7 @@ async def _measure(sizes: Sizes, folder: Path) -> tuple[_Times, _Times]:
             for block in range(-1, sizes.blocks):
                 for times, pause_s in loads:
                     send = await _send(sender, sizes, block, pause_s, ids)
-                    wait_until(lambda: caught_up(admin), "the mailbox catching up")
+                    wait_until(lambda: _delivered(admin), "the mailbox catching up")
                     echo = await _echo(bare, sizes.sends, pause_s)
                     commit = await _commit(raw, sizes.sends, pause_s)
                     if block >= 0:
@@ -102,18 +104,37 @@ async def _measure(sizes: Sizes, folder: Path) -> tuple[_Times, _Times]:
     return loads[0][0], loads[1][0]
 
 
+def _delivered(admin: AdminClient) -> bool:
+    """Whether every message is in the log, and all that is there in the mailboxes."""
+    chat = admin.get_conversation(TENANT, "chat")
+    return chat.dispatched_through == chat.head_version and caught_up(admin)
+
+
 async def _send(
     sender: Device, sizes: Sizes, block: int, pause_s: float, ids: list[bytes]
 ) -> list[float]:
     times: list[float] = []
     for number in range(sizes.sends):
         frame = send_frame("chat", [f"{block}-{pause_s}-{number}"], _BODY)
+        data = sender.stamped(frame)
         await asyncio.sleep(pause_s)
         began = time.perf_counter()
-        answer = await sender.ask(frame)
-        times.append(time.perf_counter() - began)
+        await sender.call.write(data)
+        answer, arrived = await _arrival(sender)
+        while answer.request_id != frame.request_id:
+            # A push of an earlier message.
+            answer, arrived = await _arrival(sender)
+        times.append(arrived - began)
         ids += accepted(answer)
     return times
+
+
+async def _arrival(sender: Device) -> tuple[ServerFrame, float]:
+    """The next frame, and when it came: parsing it is no part of the server's time."""
+    data = await sender.call.read()
+    arrived = time.perf_counter()
+    demand(data is not grpc.aio.EOF, "the server ended the stream")
+    return ServerFrame.FromString(data), arrived
 
 
 async def _echo(bare: Any, count: int, pause_s: float) -> list[float]:

@@ -32,6 +32,16 @@ from qimd.core.records import ConversationKey, Event
 ENCODED_KEPT_BYTES: Final = 1024
 """Small encodings are not worth a copy of their event: a full backlog of them is 10 MiB."""
 
+ACKNOWLEDGED_WITHIN_S: Final = 0.001
+"""By then the acknowledgement of what was just committed has left."""
+
+STREAM_WITHIN_S: Final = 0.01
+"""What is committed so soon after a batch is taken for a part of a stream of messages."""
+
+STREAM_PAUSE_S: Final = 0.05
+"""Between two batches of a stream. What a batch sets off takes the process 10 ms: most of the time
+is free for SENDs, and nobody sees by it that a message comes later."""
+
 _RECIPIENT_BYTES_MAX: Final = ID_BYTES_MAX + 3 + 8
 """A recipient's share of a record: its id with tag and length, and a lane block's own bytes."""
 
@@ -155,6 +165,22 @@ def largest_record_bytes(chunk_recipients: int) -> int:
     """No record of `chunk_recipients` users a chunk is larger."""
     more = chunk_recipients - DISPATCH_CHUNK_RECIPIENTS
     return GROUP_DISPATCH_BYTES_MAX + more * _RECIPIENT_BYTES_MAX
+
+
+# --- batches ---------------------------------------------------------------------------------
+
+
+def hold_s(now_s: float, last_batch_s: float) -> float:
+    """How long to hold back what waits now. `last_batch_s` is when the last batch was done.
+
+    What follows a commit (its dispatch, the mailbox, the session list) runs in the process that
+    takes the next SEND, and costs about as much for fifty messages as for one. So a message that
+    comes by itself is dispatched as soon as its acknowledgement has left, and those of a stream are
+    gathered.
+    """
+    since_s = now_s - last_batch_s
+    left_s = STREAM_PAUSE_S - since_s if since_s < STREAM_WITHIN_S else 0.0
+    return max(left_s, ACKNOWLEDGED_WITHIN_S)
 
 
 # --- deliveries --------------------------------------------------------------------------------

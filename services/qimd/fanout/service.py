@@ -22,7 +22,7 @@ from qimd.core.records import Event, LogIdentity
 from qimd.core.routing import RoutingTable
 from qimd.fanout.batch import Batch
 from qimd.fanout.line import HaltedError, KnownLog, LogLine, LogUnfitError
-from qimd.fanout.logic import Outbox, Standing, judge
+from qimd.fanout.logic import Outbox, Standing, hold_s, judge
 from qimd.fanout.progress import (
     TERM_CHECK_INTERVAL_S,
     backoff_s,
@@ -191,6 +191,7 @@ class FanoutService:
         if not shard.waiting:
             await self._wait(shard)
             return True
+        await self._hold(shard)
         batch, stuck = await self._gather(shard, identity)
         began_s = self._runtime.monotonic_s()
         delivered = False
@@ -201,6 +202,7 @@ class FanoutService:
                 # The whole run again, from the first event that is not durable.
                 shard.again(batch.outboxes, first=True)
             shard.again(stuck)
+            shard.last_batch_s = self._runtime.monotonic_s()
         if not delivered:
             return False
         for outbox, through in batch.runs:
@@ -220,6 +222,12 @@ class FanoutService:
             await self._runtime.wait_for(shard.wake.wait(), TERM_CHECK_INTERVAL_S)
         except TimeoutError:
             return
+
+    async def _hold(self, shard: Shard) -> None:
+        """Hold back what waits as `hold_s` says, unless it fills a batch by itself."""
+        if shard.backlog < FANOUT_BATCH_RECORDS_MAX:
+            now_s = self._runtime.monotonic_s()
+            await self._runtime.sleep(hold_s(now_s, shard.last_batch_s))
 
     async def _scan(self, shard: Shard) -> None:
         """Ask the store what is pending: at first, and now and then. Raises UNAVAILABLE."""

@@ -33,6 +33,8 @@ class Shard:
         """When the store was last asked for pending conversations (monotonic)."""
         self.backlog = 0
         """Committed events that are not dispatched yet."""
+        self.last_batch_s = float("-inf")
+        """When the last batch was done, well or not (monotonic)."""
         self.halted = ""
         """Why nothing is produced until a restart."""
         self._runtime = runtime

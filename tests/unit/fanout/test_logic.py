@@ -11,9 +11,13 @@ from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal, Unknown
 from qimd.core.parameters import DISPATCH_CHUNK_RECIPIENTS, GROUP_DISPATCH_BYTES_MAX
 from qimd.core.records import ConversationKey, Event, EventKind
 from qimd.fanout.logic import (
+    ACKNOWLEDGED_WITHIN_S,
     ENCODED_KEPT_BYTES,
+    STREAM_PAUSE_S,
+    STREAM_WITHIN_S,
     Outbox,
     Standing,
+    hold_s,
     judge,
     largest_record_bytes,
 )
@@ -196,3 +200,13 @@ def test_a_batch_is_settled_only_if_every_delivery_is(
 def test_the_largest_record_follows_the_chunk_size() -> None:
     assert largest_record_bytes(DISPATCH_CHUNK_RECIPIENTS) == GROUP_DISPATCH_BYTES_MAX
     assert largest_record_bytes(1) < GROUP_DISPATCH_BYTES_MAX
+
+
+def test_a_message_that_comes_by_itself_only_lets_its_acknowledgement_leave_first() -> None:
+    assert hold_s(0.0, last_batch_s=float("-inf")) == ACKNOWLEDGED_WITHIN_S
+    assert hold_s(STREAM_WITHIN_S, last_batch_s=0.0) == ACKNOWLEDGED_WITHIN_S
+
+
+def test_a_stream_of_messages_is_dispatched_a_pause_apart() -> None:
+    assert hold_s(7.0, last_batch_s=7.0) == STREAM_PAUSE_S
+    assert hold_s(7.004, last_batch_s=7.0) == pytest.approx(STREAM_PAUSE_S - 0.004)

@@ -24,10 +24,15 @@ from qimd.adapters.memory import FaultPlan
 from qimd.contract.dispatch import decode_dispatch
 from qimd.core.errors import ErrorCode, QimError
 from qimd.core.outcome import Refusal
-from qimd.core.parameters import GROUP_DISPATCH_BYTES_MAX, OUTBOX_BACKLOG_MAX
+from qimd.core.parameters import (
+    FANOUT_BATCH_RECORDS_MAX,
+    GROUP_DISPATCH_BYTES_MAX,
+    OUTBOX_BACKLOG_MAX,
+)
 from qimd.core.records import ConversationKey
 from qimd.core.routing import RoutingTable
 from qimd.fanout.line import LogUnfitError
+from qimd.fanout.logic import ACKNOWLEDGED_WITHIN_S, STREAM_PAUSE_S
 from qimd.fanout.service import RESCAN_INTERVAL_S
 from qimd.ports.log import ProduceRecord
 from qimd.ports.quarantine import unproduced_offset
@@ -103,6 +108,38 @@ async def test_a_batch_spans_conversations(world: World, node: Node) -> None:
         ROOM,
         *(f"c{i}" for i in range(5)),
     }
+
+
+async def test_a_message_by_itself_goes_out_once_its_acknowledgement_has_left(
+    world: World, node: Node
+) -> None:
+    await node.send(text("m1"))
+    await world.runtime.settle()
+    assert await world.delivered(ANN) == [1]
+    await world.runtime.advance(ACKNOWLEDGED_WITHIN_S)
+    assert await world.delivered(ANN) == [1, 2]
+
+
+async def test_the_messages_of_a_stream_go_out_together(world: World, node: Node) -> None:
+    await node.send(text("first"))
+    await world.runtime.advance(ACKNOWLEDGED_WITHIN_S)
+    for i in range(4):
+        await node.send(text(f"m{i}"))
+        await world.runtime.advance(STREAM_PAUSE_S / 5)
+    assert await world.delivered(ANN) == [1, 2]
+    await world.runtime.advance(STREAM_PAUSE_S / 5)
+    assert await world.delivered(ANN) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_what_fills_a_batch_waits_for_nothing(world: World, node: Node) -> None:
+    node.term.end()
+    await world.runtime.advance(5)
+    after = await world.node()
+    await after.serve(dispatching=False)
+    for i in range(0, FANOUT_BATCH_RECORDS_MAX, 64):
+        await after.send(*(text(f"m{i + j}") for j in range(64)))
+    await after.dispatch()
+    assert len(await world.delivered(ANN)) == 1 + FANOUT_BATCH_RECORDS_MAX
 
 
 async def test_the_backlog_counts_exactly(world: World, node: Node) -> None:
