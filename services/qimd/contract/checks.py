@@ -203,7 +203,8 @@ def _good_list(frame: gateway_pb2.ServerFrame, data: bytes) -> bool:
     A page or push has hundreds, and hardly ever a bad one, so this takes no step for each of them;
     only where it says no does the walk look, one by one. The codec has read the frame from `data`
     and lost nothing: no event has a field twice, or one that is spelled out as 0 or empty. Hence a
-    column as long as there are events has one value of each.
+    column as long as there are events has one value of each. (A kind below 0 could hide a doubled
+    field, as said in `_run`. No such kind is good here.)
     """
     arm = frame.WhichOneof("frame")
     if arm == "push_events":
