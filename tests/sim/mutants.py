@@ -18,15 +18,13 @@ from qimd.adapters.memory import conversations, log, mailbox, projection, torn
 from qimd.connection import presence, requests
 from qimd.connection.link import replaced
 from qimd.contract.dispatch import encode_dispatch
-from qimd.core.errors import unavailable
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal, Unknown
 from qimd.core.records import EventKind
 from qimd.fanout import batch as fanout_batch
 from qimd.fanout import logic as fanout_logic
 from qimd.fanout import recipients, service
 from qimd.fanout import shard as fanout_shard
-from qimd.mailbox import cursor, hints, logic, materialise, rebuild
-from qimd.mailbox import shard as mailbox_shard
+from qimd.mailbox import cursor, hints, logic, materialise
 from qimd.ports.mailbox import RecordVerdict
 from qimd.writer import shard as writer_shard
 
@@ -363,45 +361,6 @@ def another_users_cursor(put: Patch) -> None:
     put(cursor, "check_claims", lambda claims, device, shard, lane, boundaries: False)
 
 
-def first_log_not_noted(put: Patch) -> None:
-    """A shard that is new takes whatever log it finds for the first one."""
-
-    async def first_log(self: Any) -> str | None:
-        return None
-
-    put(conversations.MemoryConversationStore, "first_log", first_log)
-
-
-def rebuild_not_bound(put: Patch) -> None:
-    """A rebuild binds its numbers by the step that uses them, and begins anew when cut short."""
-
-    async def nothing(self: Any) -> None:
-        return
-
-    async def kept(self: Any, *_: Any) -> Outcome[None]:
-        return Applied(None)
-
-    put(rebuild.Rebuild, "_resume", nothing)
-    put(mailbox.MemoryMailboxStore, "keep_records", kept)
-
-
-def ended_epoch_shows(put: Patch) -> None:
-    """What torn steps left above the watermarks stays when a new epoch moves past it."""
-    put(torn, "_end", lambda disk, stored, row, before: None)
-    put(torn, "_has_ended", lambda stored, record: False)
-
-
-def sleeper_judges(put: Patch) -> None:
-    """A mailbox's owner judges positions by what it knows, whether or not its term has run out."""
-
-    def ready(self: Any) -> Any:
-        if self.fault is not None or self.state is None or not self.caught_up:
-            raise unavailable("it can't be read now")
-        return self.state
-
-    put(mailbox_shard.Shard, "ready", ready)
-
-
 # --- connection and session ------------------------------------------------------------------
 
 
@@ -471,8 +430,4 @@ MUTANTS: Final = (
     Mutant("unread counted again on replay", unread_counted_again),
     Mutant("member removed one event late", member_removed_late),
     Mutant("cursor of another user accepted", another_users_cursor),
-    Mutant("the first log not noted", first_log_not_noted),
-    Mutant("a rebuild's numbers not bound", rebuild_not_bound),
-    Mutant("an ended epoch's rest shown", ended_epoch_shows),
-    Mutant("a position judged after the term", sleeper_judges),
 )
