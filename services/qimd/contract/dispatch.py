@@ -6,10 +6,11 @@ number, hence header ‖ blocks is the canonical encoding.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise, repeat
+from operator import attrgetter
 from typing import Final, cast
 
 from google.protobuf.message import DecodeError
@@ -49,6 +50,19 @@ membership version repeat the same blocks, and mailbox and session list read eac
 
 _BLOCKS_TAG: Final = wire.tag(GroupDispatch.BLOCKS_FIELD_NUMBER, wire.LENGTH_DELIMITED)
 _CONTENT: Final = struct.Struct(">QIQ")
+_ids_of: Final = cast(
+    "Callable[[GroupDispatch], "
+    "tuple[TenantId, ConversationId, EventId, DispatchId, UserId, DeviceId]]",
+    attrgetter(
+        "tenant_id",
+        "conversation_id",
+        "event_id",
+        "dispatch_id",
+        "sender_user_id",
+        "sender_device_id",
+    ),
+)
+"""A header's ids, in core's types without a call for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +236,8 @@ def _in_core_terms(
     header: GroupDispatch, blocks: tuple[LaneBlock, ...], encoded: bytes
 ) -> Dispatch:
     """The record of a header and blocks. `encoded` are these, without unknown fields."""
-    tenant, conversation = header.tenant_id, header.conversation_id
-    seq, kind, sender = header.conversation_seq, header.kind, header.sender_user_id
+    tenant, conversation, event, dispatch, sender, device = _ids_of(header)
+    seq, kind = header.conversation_seq, header.kind
     membership_version = header.membership_version
     fixed = (
         sized(tenant)
@@ -231,19 +245,18 @@ def _in_core_terms(
         + sized(sender)
         + _CONTENT.pack(seq, kind, membership_version)
     )
-    device = header.sender_device_id
     return Dispatch(
         fencing_epoch=header.fencing_epoch,
         ref=EventRef(
-            key=ConversationKey(TenantId(tenant), ConversationId(conversation)),
+            key=ConversationKey(tenant, conversation),
             conversation_seq=seq,
-            event_id=EventId(header.event_id),
+            event_id=event,
             kind=int(kind),
-            sender=UserId(sender) if sender else None,
+            sender=sender or None,
             created_at_ms=header.created_at_ms,
         ),
-        dispatch_id=DispatchId(header.dispatch_id),
-        sender_device=DeviceId(device) if device else None,
+        dispatch_id=dispatch,
+        sender_device=device or None,
         membership_version=membership_version,
         routing_version=header.routing_version,
         mailbox_shard=header.mailbox_shard,
