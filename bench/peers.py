@@ -24,7 +24,7 @@ from qimd.app.settings import Settings
 from qimd.contract.events import encode_delivered, encode_event
 from qimd.contract.frames import push_frame
 from qimd.core.ids import ConversationId, DeviceId, TenantId, UserId, event_id
-from qimd.core.parameters import PUSH_FRAME_EVENTS_MAX
+from qimd.core.parameters import MAILBOX_BATCH_RECORDS_MAX
 from qimd.core.records import ConversationKey, EventKind
 from qimd.core.seq import mailbox_seq
 from qimd.ports.services import Hint
@@ -33,6 +33,8 @@ from qimd.telemetry.logs import configure
 TENANT: Final = TenantId("dev")
 _KEY: Final = ConversationKey(TENANT, ConversationId("harbour"))
 BODY: Final = b"see you at the harbour at nine"
+FRAME_EVENTS: Final = 100
+"""Of a frame that was made before."""
 
 
 def user(number: int) -> UserId:
@@ -89,8 +91,7 @@ async def push(orders: "asyncio.Queue[int]") -> None:
     """See the module."""
     waiting: list[asyncio.Queue[int]] = []
     delivered = [
-        encode_delivered(mailbox_seq(1, seq), encoded_event(seq + 1))
-        for seq in range(PUSH_FRAME_EVENTS_MAX)
+        encode_delivered(mailbox_seq(1, seq), encoded_event(seq + 1)) for seq in range(FRAME_EVENTS)
     ]
     frame = push_frame(delivered).data
 
@@ -107,7 +108,7 @@ async def push(orders: "asyncio.Queue[int]") -> None:
     say(port)
     while events := await orders.get():
         for stream in waiting:
-            stream.put_nowait(events // PUSH_FRAME_EVENTS_MAX)
+            stream.put_nowait(events // FRAME_EVENTS)
     await server.stop(None)
 
 
@@ -134,12 +135,14 @@ async def stage(orders: "asyncio.Queue[int]") -> None:
             while events := await orders.get():
                 while len(encoded) < events:
                     encoded.append(encoded_event(len(encoded) + 1))
-                for start in range(0, events, PUSH_FRAME_EVENTS_MAX):
+                for start in range(0, events, MAILBOX_BATCH_RECORDS_MAX):
                     here = server.node.connections.online(TENANT, users)
                     hints = [
                         Hint(TENANT, here, encode_delivered(seq, event))
                         for event, seq in zip(
-                            encoded[start : start + PUSH_FRAME_EVENTS_MAX], seqs, strict=False
+                            encoded[start : min(events, start + MAILBOX_BATCH_RECORDS_MAX)],
+                            seqs,
+                            strict=False,
                         )
                     ]
                     server.node.connections.push(hints)

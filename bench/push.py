@@ -1,8 +1,8 @@
 """`push_per_s`: the push stage alone, beside a bare gRPC stream of frames made before.
 
-The stage is that of a whole server: hints as the mailbox gives them, the streams' queues, frames of
-up to 100 events, the strict gRPC server. Its peer writes one frame of 100 events again and again.
-Both are read by the same client, which parses each frame and counts the events.
+The stage is that of a whole server: hints as the mailbox gives them, those of a step's records at a
+time, the streams' queues, frames, the strict gRPC server. Its peer writes one frame of 100 events
+again and again. Both are read by the same client, which parses each frame and counts the events.
 """
 
 import asyncio

@@ -115,7 +115,7 @@ def backlog_bucket(events: int) -> str:
 
 
 def cut_pushes(delivered: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Encoded events as PUSH_EVENTS frames, in order: at most 100 events and 1 MiB each."""
+    """Encoded events as PUSH_EVENTS frames, in order: at most 500 events and 1 MiB each."""
     start = size = 0
     for index, event in enumerate(delivered):
         grown = size + len(event) + PAGE_ENTRY_OVERHEAD_BYTES

@@ -1,6 +1,6 @@
 """Who is online here, and hints to them (`ports.services.PushHints`).
 
-Hints are collected per stream and leave once per turn of the event loop, as frames of up to 100
+Hints are collected per stream and leave once per turn of the event loop, as frames of up to 500
 events. Streams that were told the same get the same frame, which is joined once.
 """
 

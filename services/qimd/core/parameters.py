@@ -192,8 +192,9 @@ CONNECTION_REQUESTS_MAX: Final = 64
 """Requests of one stream under way; beyond it the stream is not read (back-pressure, no refusal).
 """
 
-PUSH_FRAME_EVENTS_MAX: Final = 100
-"""Events of one PUSH_EVENTS: measured, a frame of 100 carries 50 times the events of single ones.
+PUSH_FRAME_EVENTS_MAX: Final = PAGE_EVENTS_MAX
+"""Events of one PUSH_EVENTS, as of a page: a frame costs both sides 0.1 ms, whatever it carries, so
+that one for all that a mailbox's step brought carries three times as many events as three frames.
 """
 
 UNAUTH_CONNECTION_TIMEOUT_S: Final = 10.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from qimd.contract.events import encode_delivered
 from qimd.core.errors import QimError
-from qimd.core.ids import UserId
+from qimd.core.ids import TenantId, UserId
 from qimd.mailbox.ports import RoomPorts
 from qimd.ports.mailbox import RecordStep, mask_users
 from qimd.ports.services import Hint
@@ -29,12 +29,18 @@ class Materialised:
 async def hint(ports: RoomPorts, materialised: Sequence[Materialised]) -> None:
     """Push a batch to those who are online: one read of bodies, each record encoded once."""
     online: list[tuple[RecordStep, Collection[UserId]]] = []
+    # Most records of a batch are for the same users: who of them is here is asked once for all.
+    found: dict[tuple[TenantId, int, int], tuple[list[UserId], Collection[UserId]]] = {}
     for done in materialised:
-        ref = done.record.ref
-        users = mask_users(done.record.blocks, done.applied)
+        ref, blocks = done.record.ref, done.record.blocks
+        audience = (ref.key.tenant, id(blocks), done.applied)
+        if audience not in found:
+            users = mask_users(blocks, done.applied)
+            found[audience] = (users, ports.hints.online(ref.key.tenant, users))
+        users, here = found[audience]
         if ports.supplement is not None:
             ports.supplement.touched(ref.key, users, ref.created_at_ms)
-        if here := ports.hints.online(ref.key.tenant, users):
+        if here:
             online.append((done.record, here))
     if not online:
         return

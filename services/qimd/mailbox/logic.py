@@ -17,6 +17,7 @@ functions of the log:
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import lt
 from typing import Final
 
 from qimd.core.parameters import (
@@ -164,8 +165,12 @@ def split(batch: Sequence[Arrived], entries_max: int) -> Iterable[Sequence[Arriv
         yield batch[start:]
 
 
-def regression(lane_last: Sequence[MailboxSeq], records: Iterable[RecordStep]) -> int | None:
+def regression(lane_last: Sequence[MailboxSeq], records: Sequence[RecordStep]) -> int | None:
     """The first lane whose next entry would not be above its last one; None if there is none."""
+    seqs = [max(lane_last), *(record.seq for record in records)]
+    if all(map(lt, seqs, seqs[1:])):
+        # Each is above whatever any lane holds: no need to ask which lanes it is for.
+        return None
     last = list(lane_last)
     for record in records:
         for block in record.blocks:
@@ -180,15 +185,21 @@ def raised_lane_last(
 ) -> tuple[MailboxSeq, ...]:
     """lane_last after records of which the lanes in the masks `applied` were recorded."""
     last = list(lane_last)
-    for record, mask in zip(records, applied, strict=True):
+    # Of records for the same lanes the last one counts, and is the largest: seqs increase.
+    for mask, seq in dict(zip(applied, (record.seq for record in records), strict=True)).items():
         for lane in lanes_of(mask):
-            last[lane] = record.seq
+            last[lane] = max(last[lane], seq)
     return tuple(last)
 
 
 def lanes_of(mask: int) -> Iterable[int]:
     """The lanes in a mask, in order."""
     return (lane for lane in range(LANES) if mask >> lane & 1)
+
+
+def recipients(blocks: Iterable[LaneBlock], mask: int) -> int:
+    """How many users the blocks of the lanes in a mask have."""
+    return sum(len(block.users) for block in blocks if mask >> block.lane & 1)
 
 
 # --- day buckets ------------------------------------------------------------------------------

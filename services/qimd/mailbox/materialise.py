@@ -224,15 +224,18 @@ class Materialiser:
         metrics = self._ports.metrics
         materialised: list[Materialised] = []
         entries = duplicates = 0
+        # Most records of a batch are for the same lanes of the same blocks: counted once for all.
+        counted: dict[tuple[int, int], int] = {}
         for record, verdict in zip(records, verdicts, strict=True):
             duplicates += verdict.duplicate.bit_count()
             if verdict.digest_differs:
                 await self._keep_sample(record)
             if verdict.applied:
                 materialised.append(Materialised(record, verdict.applied))
-                fresh = sum(
-                    len(block.users) for block in record.blocks if verdict.applied >> block.lane & 1
-                )
+                audience = (id(record.blocks), verdict.applied)
+                if audience not in counted:
+                    counted[audience] = logic.recipients(record.blocks, verdict.applied)
+                fresh = counted[audience]
                 metrics.entry_rates.add(record.ref.key.tenant, self.state.shard, fresh)
                 entries += fresh
         metrics.stage_entries_total.labels("mailbox").inc(entries)

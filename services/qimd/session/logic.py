@@ -25,7 +25,7 @@ from itertools import chain
 from typing import Final
 
 from qimd.core.ids import UserId
-from qimd.core.records import ConversationKey, Dispatch, LogIdentity
+from qimd.core.records import ConversationKey, Dispatch, LaneBlock, LogIdentity
 from qimd.ports.log import LogSettings, Watermarks
 from qimd.ports.projection import (
     FORMAT_VERSION,
@@ -184,17 +184,16 @@ def fold(dispatches: Sequence[Dispatch | None], rows_max: int) -> tuple[FoldedSt
     return tuple(steps)
 
 
+_Span = tuple[tuple[int, str], tuple[int, str]]
+"""The first and the last of some users by (lane, user), the order in which they are cut."""
+
+
 class _Group:
-    """A group in the making. `span` bounds its users by (lane, user), the order they are cut in."""
+    """A group in the making. `span` bounds its users; None if a record lists one twice."""
 
     __slots__ = ("events", "key", "span", "users")
 
-    def __init__(
-        self,
-        key: ConversationKey,
-        users: tuple[UserId, ...],
-        span: tuple[tuple[int, str], tuple[int, str]] | None,
-    ) -> None:
+    def __init__(self, key: ConversationKey, users: tuple[UserId, ...], span: _Span | None) -> None:
         self.key = key
         self.users = users
         self.span = span
@@ -215,15 +214,20 @@ class _Fold:
         self._rows = 0
         self._order: list[_Group] = []
         self._of: dict[ConversationKey, list[_Group]] = {}
+        # By the identity of blocks, which most records share, and the batch keeps alive.
+        self._audiences: dict[int, tuple[tuple[UserId, ...], _Span | None]] = {}
 
     def take(self, dispatch: Dispatch, rows_max: int) -> bool:
         """Put a record into its group; False if it needs a new one and the step is full."""
-        group = _group_of(dispatch)
+        place = id(dispatch.blocks)
+        if place not in self._audiences:
+            self._audiences[place] = _audience_of(dispatch.blocks)
+        group = _Group(dispatch.ref.key, *self._audiences[place])
         event = _event_of(dispatch)
         of_conversation = self._of.setdefault(group.key, [])
         for index in range(len(of_conversation) - 1, -1, -1):
             earlier = of_conversation[index]
-            if earlier.users == group.users:
+            if earlier.users is group.users or earlier.users == group.users:
                 # These very users have this event already: a replay in one batch.
                 if event.conversation_seq > earlier.events[-1].conversation_seq:
                     earlier.events.append(event)
@@ -247,14 +251,13 @@ class _Fold:
         return FoldedStep(groups, self.records, self._rows)
 
 
-def _group_of(dispatch: Dispatch) -> _Group:
-    listed = sum(len(block.users) for block in dispatch.blocks)
-    users = tuple(dict.fromkeys(chain.from_iterable(block.users for block in dispatch.blocks)))
-    span = None
-    if len(users) == listed:
-        first, last = dispatch.blocks[0], dispatch.blocks[-1]
-        span = ((first.lane, first.users[0]), (last.lane, last.users[-1]))
-    return _Group(dispatch.ref.key, users, span)
+def _audience_of(blocks: Sequence[LaneBlock]) -> tuple[tuple[UserId, ...], _Span | None]:
+    listed = sum(len(block.users) for block in blocks)
+    users = tuple(dict.fromkeys(chain.from_iterable(block.users for block in blocks)))
+    if len(users) < listed:
+        return users, None
+    first, last = blocks[0], blocks[-1]
+    return users, ((first.lane, first.users[0]), (last.lane, last.users[-1]))
 
 
 def _event_of(dispatch: Dispatch) -> ProjectedEvent:

@@ -17,6 +17,7 @@ from qimd.adapters.sqlite.interning import Interner
 from qimd.adapters.sqlite.mailbox_shards import LANE_LAST, NO_SHARD, STALE_TERM, load_shard
 from qimd.adapters.sqlite.packing import dumps, rows_of, spans
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
+from qimd.core.parameters import LANES
 from qimd.core.records import ConversationKey, LaneBlock
 from qimd.core.seq import MailboxSeq
 from qimd.ports.mailbox import (
@@ -112,10 +113,13 @@ def _materialise(
     if not step.records:
         return []
     progress = _load_progress(db, step.records)
-    verdicts = [_judge(progress, record) for record in step.records]
+    # Most records of a step share their blocks: which lanes they are for is found once for all.
+    shared = {id(record.blocks): record.blocks for record in step.records}
+    masks = {place: _mask_of(blocks) for place, blocks in shared.items()}
+    verdicts = [_judge(progress, record, masks[id(record.blocks)]) for record in step.records]
     _store_progress(db, progress)
     new = [
-        (record, verdict.applied)
+        (record, verdict)
         for record, verdict in zip(step.records, verdicts, strict=True)
         if verdict.applied
     ]
@@ -126,11 +130,15 @@ def _materialise(
     return verdicts
 
 
-def _judge(progress: dict[bytes, _Progress], record: RecordStep) -> RecordVerdict:
+def _mask_of(blocks: Sequence[LaneBlock]) -> int:
+    mask = 0
+    for block in blocks:
+        mask |= 1 << block.lane
+    return mask
+
+
+def _judge(progress: dict[bytes, _Progress], record: RecordStep, asked: int) -> RecordVerdict:
     """What becomes of a record, and the progress after it: one step may hold a dispatch twice."""
-    asked = 0
-    for block in record.blocks:
-        asked |= 1 << block.lane
     known = progress.setdefault(record.dispatch_id, _Progress(record.content_digest, 0))
     if known.digest != record.content_digest:
         return RecordVerdict(0, 0, digest_differs=True)
@@ -190,20 +198,18 @@ def _add_entries(
     db: sqlite3.Connection,
     interner: Interner,
     shard: int,
-    new: Sequence[tuple[RecordStep, int]],
+    new: Sequence[tuple[RecordStep, RecordVerdict]],
 ) -> None:
     """Entries of all records, those with the same recipients by one statement."""
     seqs: defaultdict[str, list[int]] = defaultdict(list)
-    for record, lanes in new:
-        blocks = _blocks_of(record.blocks, lanes)
+    for record, verdict in new:
+        blocks = tuple(record.blocks)
+        if verdict.duplicate:
+            blocks = tuple(block for block in blocks if verdict.applied >> block.lane & 1)
         users = interner.audience(db, shard, record.ref.key.tenant, blocks)
         seqs[users].append(record.seq)
     for users, theirs in seqs.items():
         db.execute(_ADD_ENTRIES, {"users": users, "seqs": dumps(theirs)})
-
-
-def _blocks_of(blocks: Sequence[LaneBlock], lanes: int) -> tuple[LaneBlock, ...]:
-    return tuple(block for block in blocks if lanes >> block.lane & 1)
 
 
 def _add_marks(db: sqlite3.Connection, interner: Interner, step: ApplyStep) -> None:
@@ -229,10 +235,14 @@ def _move(
     verdicts: Sequence[RecordVerdict],
 ) -> None:
     last: list[int] = list(lane_last)
-    for record, verdict in zip(step.records, verdicts, strict=True):
-        for block in record.blocks:
-            if verdict.applied >> block.lane & 1:
-                last[block.lane] = max(last[block.lane], record.seq)
+    # Of records for the same lanes the last one counts: seqs increase.
+    seqs = {
+        verdict.applied: record.seq for record, verdict in zip(step.records, verdicts, strict=True)
+    }
+    for mask, seq in seqs.items():
+        for lane in range(LANES):
+            if mask >> lane & 1:
+                last[lane] = max(last[lane], seq)
     moved: tuple[Any, ...] = (
         step.next_offset,
         step.position,
