@@ -111,6 +111,7 @@ class MailboxService:
         outdated = cursor.check_claims(claims, device, shard.shard, lane, state.boundaries)
         count = cursor.page_limit(limit)
         through = watermark(state, lane)
+        shard.demand_known(last_applied, through)
         after = cursor.check_position(last_applied, through)
         token = self._token(device, state, lane) if outdated else b""
         page = await self._page(device.owner, after, through, count, token)
@@ -125,6 +126,7 @@ class MailboxService:
         """See the port."""
         shard, lane = self._place(device.owner)
         through = watermark(shard.ready(), lane)
+        shard.demand_known(last_applied, through)
         floor = shard.floor
         move = cursor.ack_now(last_applied, handed, through, floor)
         if move is None:
@@ -141,6 +143,7 @@ class MailboxService:
         state = shard.ready()
         count = cursor.page_limit(limit)
         through = watermark(state, lane)
+        shard.demand_known(after, through)
         if not 0 <= after <= through:
             raise invalid(f"after_seq is outside [0, {through}]", "after_seq")
         return await self._page(user, MailboxSeq(after), through, count, b"")

@@ -15,7 +15,7 @@ from qimd.core.parameters import (
     MAILBOX_BATCH_ENTRIES_MAX,
     MAILBOX_BATCH_RECORDS_MAX,
 )
-from qimd.core.seq import MailboxSeq
+from qimd.core.seq import MailboxSeq, before_offset
 from qimd.mailbox import gates, logic
 from qimd.mailbox.housekeeping import Housekeeping
 from qimd.mailbox.intake import take_in
@@ -54,6 +54,7 @@ class Shard:
         self.stopped = False
         self._writer: Materialiser | None = None
         self._floor = MailboxSeq(0)
+        self._end_at_start = MailboxSeq(0)
         self._rebases: deque[_Rebase] = deque()
         self._asked = asyncio.Event()
         self._moved = asyncio.Condition()
@@ -92,6 +93,14 @@ class Shard:
         if state is None or not self.caught_up:
             raise unavailable(f"mailbox shard {self.shard} is catching up")
         return state
+
+    def demand_known(self, position: int, through: MailboxSeq) -> None:
+        """Raise QimError(UNAVAILABLE) for a position that lies above a lane's W, `through`, and yet
+        may have been handed out: before this start W may have been higher, if the store has lost
+        its end since. Nothing above the log's end as it was at the start was ever W.
+        """
+        if through < position <= self._end_at_start:
+            raise unavailable("the mailbox has not caught up with this position yet")
 
     async def passed(self, offset: int) -> None:
         """Return once every lane has finished what lies below a log offset, or the shard stops."""
@@ -157,6 +166,7 @@ class Shard:
         self.fault = None
         ports.metrics.shard_halted.labels("mailbox", str(self.shard)).set(0)
         self.caught_up = state.next_offset >= admitted.high
+        self._end_at_start = before_offset(state.boundaries[-1].shard_epoch, admitted.high)
         reader = await ports.log.open_reader(self.shard, state.next_offset)
         try:
             await self._read_on(reader, writer, admitted)

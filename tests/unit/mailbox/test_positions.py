@@ -71,6 +71,43 @@ async def test_an_owner_that_slept_through_its_succession_judges_nobody() -> Non
                 assert refused(error) is ErrorCode.NOT_OWNER
 
 
+async def test_a_position_from_before_a_lost_tail_is_waited_for_and_not_refused() -> None:
+    """The store lost its end, the log has it, and the lane can't be written again just now."""
+    async with ManualRuntime() as runtime:
+        world = World(runtime)
+        member = user_in_lane(world.table, 3)
+        owner = device(member)
+        async with world.serving() as serving:
+            world.cluster.sync()
+            await world.chat("c", [member], 3)
+            await serving.reads()
+            opened = await world.service.open_device(owner)
+            page = await pulled(world, owner, opened.cursor_token, 0)
+        world.cluster.lose_tail()
+        fault = world.cluster.faults.reject(
+            "apply", lambda step: bool(getattr(step, "records", ()))
+        )
+        async with world.serving() as serving:
+            await runtime.until(lambda: serving.shard.caught_up, 60)
+            assert serving.w(member) < page.covered_through
+            position = page.covered_through
+            for call in (
+                world.service.pull(owner, opened.cursor_token, position, 0),
+                world.service.ack(owner, position, position),
+                world.service.read(owner.owner, position, 0),
+            ):
+                with pytest.raises(QimError) as error:
+                    await call
+                assert refused(error) is ErrorCode.UNAVAILABLE
+            with pytest.raises(QimError) as error:
+                await world.service.pull(owner, opened.cursor_token, mailbox_seq(1, 99), 0)
+            assert refused(error) is ErrorCode.CURSOR_INVALID
+            fault.stop()
+            await runtime.until(lambda: not serving.state.lagging, 120)
+            again = await pulled(world, owner, opened.cursor_token, position)
+            assert (again.events, again.covered_through) == ([], position)
+
+
 async def test_a_page_holds_at_most_a_mebibyte_and_at_least_one_event() -> None:
     async with ManualRuntime() as runtime:
         world = World(runtime)
