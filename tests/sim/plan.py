@@ -52,9 +52,10 @@ class Blow(Enum):
 
 
 STEPS: Final = (
-    "commit", "produce", "advance", "quarantine", "apply", "apply_entries", "apply_progress",
-    "apply_watermark", "project_rows", "project", "claim", "raise_epoch", "acquire", "open_shard",
-    "ack", "open_device", "create_conversation", "mark_read", "set_audited",
+    "commit", "produce", "advance", "quarantine", "apply", "apply_marks", "apply_entries",
+    "apply_progress", "apply_watermark", "project_rows", "project", "claim", "raise_epoch",
+    "acquire", "open_shard", "ack", "open_device", "create_conversation", "mark_read",
+    "set_audited",
 )  # fmt: skip
 """Ports' mutating calls at which a process can die or freeze."""
 
@@ -64,10 +65,32 @@ CRASH_STEPS: Final = tuple(
 """Where a CI run must have killed a process before and after, at least once: commit → produce →
 acks → progress → entries → W → checkpoint, and the claims and epochs of a takeover."""
 
-WEIGHTED_STEPS: Final = CRASH_STEPS + ("commit", "produce", "advance", "apply", "mark_read") * 3
+_APPLY: Final = frozenset({"apply"})
+_APPLY_TORN: Final = frozenset(
+    {"apply_marks", "apply_entries", "apply_progress", "apply_watermark"}
+)
+"""What a mailbox's step is on an atomic engine, and on another: no world has both."""
 
-_RARE: Final = frozenset({"create_conversation", "mark_read", "claim", "raise_epoch"})
+_WEIGHTS: Final = {
+    **dict.fromkeys(CRASH_STEPS, 2),
+    **dict.fromkeys(("commit", "produce", "advance", *_APPLY, "claim", "open_shard"), 3),
+    **dict.fromkeys(_APPLY_TORN, 5),
+}
+"""How often a blow is drawn for a step, of those that its world takes: a message's way is hit most,
+and what only a takeover does is drawn often since it is met seldom.
+"""
+
+_RARE: Final = frozenset(
+    {"create_conversation", "mark_read", "claim", "raise_epoch", "open_shard", "apply_marks"}
+)
 """Steps that a world takes once or twice."""
+
+FIRST_TERM_RATE: Final = 0.3
+"""How often a blow at a step of a takeover is one at the begin, where every shard is taken."""
+
+READERS: Final = 3
+"""Who marks something as read, for a blow that waits for just that: not each of them gets so far,
+and by themselves worlds mark too seldom for the two to meet."""
 
 ENGINES: Final = ("store", "log", "lease", "mailbox", "projection")
 
@@ -189,7 +212,7 @@ class Plan:
     """The first members of each tenant's conversations, by number."""
 
 
-STORM_S: Final = 8.0
+STORM_S: Final = 6.5
 """How long deeds and blows go on; then everything is healed."""
 
 
@@ -197,16 +220,19 @@ def draw(seed: int) -> Plan:
     """The plan of a seed."""
     chance = stream(seed, "plan")
     shape = _shape(chance)
+    members = tuple(
+        tuple(sorted(chance.sample(range(shape.users), chance.randint(1, shape.users))))
+        for _ in range(shape.conversations)
+    )
+    strikes = _strikes(chance, shape)
+    deeds = [*_deeds(chance, shape), *_readers(chance, shape, members, strikes)]
     return Plan(
         seed=seed,
         shape=shape,
         weather=_weather(chance),
-        strikes=_strikes(chance, shape),
-        deeds=_deeds(chance, shape),
-        members=tuple(
-            tuple(sorted(chance.sample(range(shape.users), chance.randint(1, shape.users))))
-            for _ in range(shape.conversations)
-        ),
+        strikes=tuple(sorted(strikes, key=lambda strike: strike.at_s)),
+        deeds=tuple(sorted(deeds, key=lambda deed: deed.at_s)),
+        members=members,
     )
 
 
@@ -242,27 +268,35 @@ _BLOWS: Final = (
 )
 
 
-def _strikes(chance: random.Random, shape: Shape) -> tuple[Strike, ...]:
+def _strikes(chance: random.Random, shape: Shape) -> list[Strike]:
     count = chance.choice((0, 1, 2, 2, 3, 4, 5))
     strikes = [_strike(chance, shape) for _ in range(count)]
     if shape.nodes > 1 and chance.random() < 0.4:
-        strikes.append(_duel(chance))
+        strikes.append(_duel(chance, shape))
     if any(strike.blow is Blow.LOG_LOST for strike in strikes):
         # Mailboxes that lost what they had not synced read it again from the log. With that gone
         # too nothing knows the numbers under which somebody may have pulled it already.
         strikes = [strike for strike in strikes if strike.blow is not Blow.POWER]
-    return tuple(sorted(strikes, key=lambda strike: strike.at_s))
+    return strikes
 
 
-def _duel(chance: random.Random) -> Strike:
+def _steps(shape: Shape) -> tuple[str, ...]:
+    """The steps at which processes of the world can be hit, as often as they are to be."""
+    others = _APPLY if shape.torn else _APPLY_TORN
+    return tuple(
+        step for step, weight in _WEIGHTS.items() if step not in others for _ in range(weight)
+    )
+
+
+def _duel(chance: random.Random, shape: Shape) -> Strike:
     """An owner stops right before a step, and goes on in the middle of its successor's work."""
+    applied = "apply_watermark" if shape.torn else "apply"
     step, *others = chance.choice(
         (
             ("commit", "claim", "commit"),
             ("produce", "produce", "produce", "claim"),
             ("advance", "advance", "claim", "raise_epoch"),
-            ("apply", "open_shard", "apply"),
-            ("apply_watermark", "open_shard", "apply_watermark"),
+            (applied, "open_shard", applied),
             ("project", "open_partition", "project"),
         )
     )
@@ -278,14 +312,12 @@ def _duel(chance: random.Random) -> Strike:
 
 def _strike(chance: random.Random, shape: Shape) -> Strike:
     blow = chance.choice(_BLOWS)
-    step = chance.choice(WEIGHTED_STEPS)
-    # Conversations are made once, at the begin: later nobody would meet this blow.
-    early = step == "create_conversation"
+    step = chance.choice(_steps(shape))
     at_step = blow in {Blow.KILL_BEFORE, Blow.KILL_AFTER, Blow.FREEZE_BEFORE, Blow.FREEZE_AFTER}
     frozen = blow in {Blow.FREEZE, Blow.FREEZE_BEFORE, Blow.FREEZE_AFTER}
     return Strike(
         blow=blow,
-        at_s=0.0 if at_step and early else round(chance.uniform(0.5, STORM_S - 1.0), 3),
+        at_s=round(_time_of(chance, step if at_step else ""), 3),
         node=chance.randrange(shape.nodes),
         for_s=round(chance.choice((0.3, 2.0, 5.0, 9.0)) * chance.uniform(0.5, 1.5), 3),
         step=step if at_step else "",
@@ -294,8 +326,23 @@ def _strike(chance: random.Random, shape: Shape) -> Strike:
         shard=chance.randrange(max(shape.mailbox_shards, shape.writer_shards)),
         lane=chance.randrange(shape.users),
         amount=chance.choice((0.5, 1.5, 4.0)) if blow in _STEPPING else 0.0,
-        wake_on=chance.choice(WEIGHTED_STEPS) if frozen and chance.random() < 0.5 else "",
+        wake_on=chance.choice(_steps(shape)) if frozen and chance.random() < 0.5 else "",
     )
+
+
+def _time_of(chance: random.Random, step: str) -> float:
+    """When a blow is dealt, or begins to wait for its step."""
+    match step:
+        case "create_conversation":
+            # Conversations are made once, at the begin: later nobody would meet this blow.
+            return 0.0
+        case "raise_epoch" | "open_shard" if chance.random() < FIRST_TERM_RATE:
+            return 0.0
+        case "mark_read":
+            # Its readers still have to come, and to get online.
+            return chance.uniform(0.5, STORM_S - 3.0)
+        case _:
+            return chance.uniform(0.5, STORM_S - 1.0)
 
 
 _STEPPING: Final = {Blow.CLOCK_BACK, Blow.CLOCK_AHEAD, Blow.LEASE_LATE}
@@ -315,8 +362,8 @@ _ACTS: Final = (
 )
 
 
-def _deeds(chance: random.Random, shape: Shape) -> tuple[Deed, ...]:
-    deeds = [
+def _deeds(chance: random.Random, shape: Shape) -> list[Deed]:
+    return [
         Deed(
             at_s=round(chance.uniform(0.0, STORM_S), 3),
             act=chance.choice(_ACTS),
@@ -329,4 +376,26 @@ def _deeds(chance: random.Random, shape: Shape) -> tuple[Deed, ...]:
         )
         for _ in range(chance.randint(15, 40))
     ]
-    return tuple(sorted(deeds, key=lambda deed: deed.at_s))
+
+
+def _readers(
+    chance: random.Random,
+    shape: Shape,
+    members: tuple[tuple[int, ...], ...],
+    strikes: list[Strike],
+) -> list[Deed]:
+    """Marks for the blows that wait for one."""
+    deeds: list[Deed] = []
+    for strike in strikes:
+        for _ in range(READERS if strike.step == "mark_read" else 0):
+            conversation = chance.randrange(shape.conversations)
+            deeds.append(
+                Deed(
+                    at_s=round(strike.at_s + chance.uniform(0.0, 1.5), 3),
+                    act=Act.MARK,
+                    tenant=chance.randrange(shape.tenants),
+                    user=chance.choice(members[conversation]),
+                    conversation=conversation,
+                )
+            )
+    return deeds
