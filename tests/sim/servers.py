@@ -65,10 +65,14 @@ class SimStream:
     async def receive(self) -> ClientFrame | QimError | None:
         return await self._inbox.get()
 
-    async def send(self, frame: EncodedFrame) -> None:
+    def offer(self, frame: EncodedFrame) -> bool:
         message = decode(ServerFrame, frame.data)
         self._world.checks.pushed(self._user, message)
         self._carry(1, self.frames, message)
+        return True
+
+    async def send(self, frame: EncodedFrame) -> None:
+        self.offer(frame)
 
     async def close(self, error: QimError | None) -> None:
         if not self.closed:

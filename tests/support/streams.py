@@ -33,9 +33,18 @@ class MemoryStream:
     async def receive(self) -> ClientFrame | QimError | None:
         return await self.inbox.get()
 
+    def offer(self, frame: EncodedFrame) -> bool:
+        if not self.reads.is_set():
+            return False
+        self._deliver(frame)
+        return True
+
     async def send(self, frame: EncodedFrame) -> None:
         # A client that does not read stops the transport after one frame.
         await self.reads.wait()
+        self._deliver(frame)
+
+    def _deliver(self, frame: EncodedFrame) -> None:
         parsed = decode(ServerFrame, frame.data)
         assert parsed.WhichOneof("frame") == frame.kind
         self.sizes.append(len(frame.data))

@@ -61,14 +61,21 @@ class GrpcFrameStream:
             return None
         return await self._inbox.get()
 
+    def offer(self, frame: EncodedFrame) -> bool:
+        """See the port."""
+        if self._gone or self._closed:
+            return True
+        if self._outbox:
+            return False
+        self._outbox.append(frame)
+        self._changed.set()
+        return True
+
     async def send(self, frame: EncodedFrame) -> None:
         """See the port. What is sent to a client that is gone is dropped."""
-        while self._outbox and not self._gone:
+        while not self.offer(frame):
             self._taken.clear()
             await self._taken.wait()
-        if not self._gone and not self._closed:
-            self._outbox.append(frame)
-            self._changed.set()
 
     async def close(self, error: QimError | None) -> None:
         """See the port. The first close decides."""

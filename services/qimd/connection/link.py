@@ -90,7 +90,8 @@ class Link:
         self._end: End | None = None
         self._ended = asyncio.Event()
         self._wake = asyncio.Event()
-        self._changed = asyncio.Event()
+        self._changed: asyncio.Event | None = None
+        """Made by the first who waits for a change."""
 
     # --- sending ---
 
@@ -100,8 +101,10 @@ class Link:
         return self._queued_bytes
 
     def send(self, frame: EncodedFrame) -> None:
-        """Queue a frame; at the bound the stream ends instead, and holds nothing any more."""
-        if self._overrun:
+        """Hand a frame over, or queue it; at the bound the stream ends instead, and holds nothing
+        any more.
+        """
+        if self._overrun or (not self._queue and self.stream.offer(frame)):
             return
         size = len(frame.data)
         if self._queue and self._queued_bytes + size > CONNECTION_QUEUE_BYTES_MAX:
@@ -119,7 +122,7 @@ class Link:
         self._ended.set()
 
     async def write(self) -> None:
-        """Hand queued frames to the transport, for as long as the stream lives."""
+        """Hand what had to be queued to the transport, for as long as the stream lives."""
         while True:
             while self._queue:
                 frame = self._queue[0]
@@ -213,9 +216,11 @@ class Link:
         self._notify()
 
     def _notify(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
     async def _until(self, holds: Callable[[], bool]) -> None:
         while not holds():
+            self._changed = self._changed or asyncio.Event()
             await self._changed.wait()

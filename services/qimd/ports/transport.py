@@ -20,6 +20,9 @@ class FrameStream(Protocol[In_co, Out_contra]):
         once the client has ended its side or is gone.
         """
 
+    def offer(self, frame: Out_contra) -> bool:
+        """Hand a frame over if the transport takes it at once; False if it would have to wait."""
+
     async def send(self, frame: Out_contra) -> None:
         """Hand a frame over. It returns when the transport took it, which is no delivery."""
 
