@@ -39,6 +39,26 @@ async def opened(name: str, folder: Path) -> AsyncIterator[Engine]:
             case "sqlite":
                 async with sqlite_engine(runtime, folder) as engine:
                     yield engine
+            case "redis":
+                from tests.contract.redis_engine import redis_engine
+
+                async with redis_engine(runtime) as engine:
+                    yield engine
+            case "kafka":
+                from tests.contract.kafka_engine import kafka_engine
+
+                async with kafka_engine(runtime) as engine:
+                    yield engine
+            case "etcd":
+                from tests.contract.etcd_engine import etcd_engine
+
+                async with etcd_engine(runtime) as engine:
+                    yield engine
+            case "cassandra":
+                from tests.contract.cassandra_engine import cassandra_engine
+
+                async with cassandra_engine(runtime) as engine:
+                    yield engine
             case _:
                 raise ValueError(f"there is no engine {name!r}")
 

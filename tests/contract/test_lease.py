@@ -7,6 +7,8 @@ from tests.contract.engines import Engine
 from qimd.core.outcome import Refusal
 from qimd.ports.store import ShardKind
 
+ENGINES = ("memory", "sqlite")
+
 W = ShardKind.WRITER
 
 

@@ -11,6 +11,8 @@ from tests.support.runtime import ManualRuntime
 from qimd.core.outcome import Applied, Refusal
 from qimd.ports.log import LogFault, LogFaultKind, LogRecord, LogSettings, ProduceRecord, Watermarks
 
+ENGINES = ("memory", "sqlite")
+
 
 def batch(partition: int, *values: bytes) -> list[ProduceRecord]:
     return [ProduceRecord(partition, each) for each in values]

@@ -51,6 +51,8 @@ from qimd.ports.mailbox import (
     reach,
 )
 
+ENGINES = ("memory", "torn", "sqlite")
+
 FIRST = EpochBoundary(1, 0, "cluster/topic")
 TERM = 1_700_000_000
 

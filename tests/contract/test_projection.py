@@ -40,6 +40,8 @@ from qimd.ports.projection import (
     SessionRow,
 )
 
+ENGINES = ("memory", "sqlite")
+
 META = CheckpointMeta(FORMAT_VERSION, "qim.dispatch", 4, "cluster", "topic")
 INITIAL = PartitionCheckpoint(META, 0)
 TERM = 1_700_000_000

@@ -8,6 +8,8 @@ from tests.contract.engines import Engine
 from qimd.core.ids import DispatchId
 from qimd.ports.quarantine import Quarantined, unproduced_offset
 
+ENGINES = ("memory", "sqlite")
+
 BROKEN = Quarantined(
     log_identity="cluster/7b1f",
     partition=3,

@@ -39,6 +39,8 @@ from qimd.ports.store import (
     ShardKind,
 )
 
+ENGINES = ("memory", "sqlite")
+
 EVENTS_MAX = 1_000
 
 
