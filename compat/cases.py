@@ -14,6 +14,7 @@ from compat.lock import CANONICAL
 from compat.messages import descriptors, message_type
 from qimd.contract.checks import UNPROMPTED
 from qimd.contract.codec import decode, encode
+from qimd.contract.hop_checks import UNANSWERED_CALLS, UNPROMPTED_ANSWERS
 from qimd.contract.json import to_json
 from qimd.contract.violation import ContractViolation, ReaderTooOld
 from qimd.core.ids import ConversationId, TenantId, dispatch_id, event_id
@@ -149,6 +150,16 @@ def _request_id(message: Message) -> None:
     message.request_id = 0 if message.WhichOneof("frame") in UNPROMPTED else 1  # type: ignore[attr-defined]
 
 
+def _call_id(message: Message) -> None:
+    """1, or 0 in a call that has no answer."""
+    message.call_id = 0 if message.WhichOneof("call") in UNANSWERED_CALLS else 1  # type: ignore[attr-defined]
+
+
+def _answered_id(message: Message) -> None:
+    """1, or 0 in what answers no call."""
+    message.call_id = 0 if message.WhichOneof("answer") in UNPROMPTED_ANSWERS else 1  # type: ignore[attr-defined]
+
+
 def _kind_of_content(message: Message) -> None:
     """An event's kind is that of its content."""
     arm = message.WhichOneof("content")
@@ -172,6 +183,9 @@ _CHECKED: dict[str, Callable[[Message], None]] = {
     "qim.gateway.v1.ServerFrame": _request_id,
     "qim.gateway.v1.MailboxPage": _rising("mailbox_seq"),
     "qim.gateway.v1.HistoryPage": _rising("conversation_seq"),
+    "qim.hop.v1.HopCall": _call_id,
+    "qim.hop.v1.HopAnswer": _answered_id,
+    "qim.hop.v1.Page": _rising("mailbox_seq"),
 }
 
 

@@ -6,66 +6,36 @@ names the field, since one bad event of a SEND must not refuse the others. Ids a
 they enter the system, not on every hop.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from operator import itemgetter, lt
-from typing import Final, TypeVar, cast
+from operator import itemgetter
+from typing import Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from qim.common.v1 import error_pb2
 from qim.conversation.v1 import event_pb2
 from qim.cursor.v1 import mailbox_cursor_pb2
 from qim.dispatch.v1 import group_dispatch_pb2
 from qim.gateway.v1 import gateway_pb2
+from qimd.contract import hop_checks  # noqa: F401 - it adds to CHECKS
+from qimd.contract.problems import (
+    CHECKS,
+    Check,
+    Problem,
+    check,
+    counted,
+    digest_problem,
+    increasing,
+    kind_problem,
+    without_arm,
+)
 from qimd.contract.views import DeliveredColumns, EventColumns, frame_columns
 from qimd.contract.violation import Reason
 from qimd.core.ids import DIGEST_BYTES
 from qimd.core.parameters import EXACT_INTEGER_MAX, LANES, SHARD_EPOCH_MAX
-
-M = TypeVar("M", bound=Message)
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What is wrong, and the path of the field from the message that was checked."""
-
-    reason: Reason
-    field: str
-
-    def inside(self, outer: str) -> "Problem":
-        """The same problem, seen from the message that holds this one in `outer`."""
-        return Problem(self.reason, f"{outer}.{self.field}" if self.field else outer)
-
-
-Check = Callable[[M], Problem | None]
-_CHECKS: Final[dict[str, Check[Message]]] = {}
-
-
-def _check(message_type: type[M]) -> Callable[[Check[M]], Check[M]]:
-    def register(check: Check[M]) -> Check[M]:
-        _CHECKS[message_type.DESCRIPTOR.full_name] = cast("Check[Message]", check)
-        return check
-
-    return register
-
-
-def _counted(value: int, field: str) -> Problem | None:
-    """A number from 1 to 2^53 - 1."""
-    if value == 0:
-        return Problem(Reason.ZERO, field)
-    return Problem(Reason.DOMAIN, field) if value > EXACT_INTEGER_MAX else None
-
-
-def _digest(value: bytes, field: str) -> Problem | None:
-    """A 16-byte identity."""
-    if len(value) == DIGEST_BYTES:
-        return None
-    return Problem(Reason.DOMAIN if value else Reason.MISSING, field)
-
 
 # --- frames -----------------------------------------------------------------------------------
 
@@ -73,23 +43,18 @@ UNPROMPTED: Final = frozenset({"push_events", "redirect", "kicked", "going_away"
 """Server frames that answer nothing, hence carry request_id 0. An ERROR may: the stream's own."""
 
 
-def _without_arm(message: Message, field: str) -> Problem | None:
-    """An unset oneof is missing, unless an arm of a newer peer may be among the unknown fields."""
-    return None if len(UnknownFieldSet(message)) else Problem(Reason.MISSING, field)
-
-
-@_check(gateway_pb2.ClientFrame)
+@check(gateway_pb2.ClientFrame)
 def _client_frame(frame: gateway_pb2.ClientFrame) -> Problem | None:
     if frame.request_id == 0:
         return Problem(Reason.ZERO, "request_id")
-    return None if frame.WhichOneof("frame") else _without_arm(frame, "frame")
+    return None if frame.WhichOneof("frame") else without_arm(frame, "frame")
 
 
-@_check(gateway_pb2.ServerFrame)
+@check(gateway_pb2.ServerFrame)
 def _server_frame(frame: gateway_pb2.ServerFrame) -> Problem | None:
     kind = frame.WhichOneof("frame")
     if kind is None:
-        return _without_arm(frame, "frame")
+        return without_arm(frame, "frame")
     if kind in UNPROMPTED:
         return Problem(Reason.DOMAIN, "request_id") if frame.request_id else None
     if frame.request_id == 0 and kind != "error":
@@ -97,57 +62,57 @@ def _server_frame(frame: gateway_pb2.ServerFrame) -> Problem | None:
     return None
 
 
-@_check(gateway_pb2.DeliveredEvent)
+@check(gateway_pb2.DeliveredEvent)
 def _delivered(delivered: gateway_pb2.DeliveredEvent) -> Problem | None:
     if delivered.mailbox_seq == 0:
         return Problem(Reason.ZERO, "mailbox_seq")
     return None if delivered.HasField("event") else Problem(Reason.MISSING, "event")
 
 
-@_check(gateway_pb2.MailboxPage)
+@check(gateway_pb2.MailboxPage)
 def _page(page: gateway_pb2.MailboxPage) -> Problem | None:
     seqs = [delivered.mailbox_seq for delivered in page.events]
-    return None if _increasing(seqs) else Problem(Reason.DOMAIN, "events")
+    return None if increasing(seqs) else Problem(Reason.DOMAIN, "events")
 
 
-@_check(gateway_pb2.HistoryPage)
+@check(gateway_pb2.HistoryPage)
 def _history(page: gateway_pb2.HistoryPage) -> Problem | None:
     seqs = [event.conversation_seq for event in page.events]
-    return None if _increasing(seqs) else Problem(Reason.DOMAIN, "events")
+    return None if increasing(seqs) else Problem(Reason.DOMAIN, "events")
 
 
-@_check(gateway_pb2.SendResult)
+@check(gateway_pb2.SendResult)
 def _send_result(result: gateway_pb2.SendResult) -> Problem | None:
-    return None if result.WhichOneof("outcome") else _without_arm(result, "outcome")
+    return None if result.WhichOneof("outcome") else without_arm(result, "outcome")
 
 
-@_check(gateway_pb2.Accepted)
+@check(gateway_pb2.Accepted)
 def _accepted(accepted: gateway_pb2.Accepted) -> Problem | None:
-    return _digest(accepted.event_id, "event_id") or _counted(
+    return digest_problem(accepted.event_id, "event_id") or counted(
         accepted.conversation_seq, "conversation_seq"
     )
 
 
-@_check(gateway_pb2.EventSummary)
+@check(gateway_pb2.EventSummary)
 def _summary(summary: gateway_pb2.EventSummary) -> Problem | None:
     return (
-        _counted(summary.conversation_seq, "conversation_seq")
-        or _digest(summary.event_id, "event_id")
-        or _kind(summary.kind)
+        counted(summary.conversation_seq, "conversation_seq")
+        or digest_problem(summary.event_id, "event_id")
+        or kind_problem(summary.kind)
     )
 
 
-@_check(gateway_pb2.Report)
+@check(gateway_pb2.Report)
 def _report(report: gateway_pb2.Report) -> Problem | None:
     return None if report.kind else Problem(Reason.MISSING, "kind")
 
 
-@_check(gateway_pb2.Kicked)
+@check(gateway_pb2.Kicked)
 def _kicked(kicked: gateway_pb2.Kicked) -> Problem | None:
     return None if kicked.reason else Problem(Reason.MISSING, "reason")
 
 
-@_check(error_pb2.Error)
+@check(error_pb2.Error)
 def _error(error: error_pb2.Error) -> Problem | None:
     if not error.code:
         return Problem(Reason.MISSING, "code")
@@ -166,20 +131,14 @@ _CONTENT_OF: Final[Mapping[int, str]] = {
 """The content of each known kind. A kind of a newer release is carried with what it holds."""
 
 
-def _kind(kind: int) -> Problem | None:
-    if kind > 0:
-        return None
-    return Problem(Reason.DOMAIN if kind else Reason.MISSING, "kind")
-
-
-@_check(event_pb2.ConversationEvent)
+@check(event_pb2.ConversationEvent)
 def _event(event: event_pb2.ConversationEvent) -> Problem | None:
     if not event.conversation_id:
         return Problem(Reason.MISSING, "conversation_id")
     problem = (
-        _counted(event.conversation_seq, "conversation_seq")
-        or _digest(event.event_id, "event_id")
-        or _kind(event.kind)
+        counted(event.conversation_seq, "conversation_seq")
+        or digest_problem(event.event_id, "event_id")
+        or kind_problem(event.kind)
     )
     if problem:
         return problem
@@ -211,12 +170,12 @@ def _good_list(frame: gateway_pb2.ServerFrame, data: bytes) -> bool:
         return _good_deliveries(frame.push_events.events, frame_columns(data).push_events.events)
     if arm == "mailbox_page":
         delivered = frame_columns(data).mailbox_page.events
-        return _increasing(delivered.mailbox_seq[:]) and _good_deliveries(
+        return increasing(delivered.mailbox_seq[:]) and _good_deliveries(
             frame.mailbox_page.events, delivered
         )
     if arm == "history_page":
         columns = frame_columns(data).history_page.events
-        return _increasing(columns.conversation_seq[:]) and _good_events(
+        return increasing(columns.conversation_seq[:]) and _good_events(
             len(frame.history_page.events), columns, frame.history_page.events
         )
     return False
@@ -303,11 +262,11 @@ def header_values_problem(
     if chunk_index >= chunk_count:
         return Problem(Reason.DOMAIN, "chunk_index")
     return (
-        _counted(fencing_epoch, "fencing_epoch")
-        or _counted(conversation_seq, "conversation_seq")
-        or _digest(event_id, "event_id")
-        or _digest(dispatch_id, "dispatch_id")
-        or _kind(kind)
+        counted(fencing_epoch, "fencing_epoch")
+        or counted(conversation_seq, "conversation_seq")
+        or digest_problem(event_id, "event_id")
+        or digest_problem(dispatch_id, "dispatch_id")
+        or kind_problem(kind)
     )
 
 
@@ -319,14 +278,14 @@ def blocks_problem(lanes: Sequence[int], users: Sequence[Sequence[str]]) -> Prob
     """
     if not lanes:
         return Problem(Reason.MISSING, "blocks")
-    if lanes[-1] >= LANES or not _increasing(lanes):
+    if lanes[-1] >= LANES or not increasing(lanes):
         return Problem(Reason.DOMAIN, "blocks.lane")
     if not (all(users) and all(map(itemgetter(0), users))):
         return Problem(Reason.MISSING, "blocks.user_ids")
     return None
 
 
-@_check(group_dispatch_pb2.GroupDispatch)
+@check(group_dispatch_pb2.GroupDispatch)
 def _dispatch(dispatch: group_dispatch_pb2.GroupDispatch) -> Problem | None:
     return header_problem(dispatch) or blocks_problem(
         [block.lane for block in dispatch.blocks], [block.user_ids for block in dispatch.blocks]
@@ -336,7 +295,7 @@ def _dispatch(dispatch: group_dispatch_pb2.GroupDispatch) -> Problem | None:
 # --- cursors ----------------------------------------------------------------------------------
 
 
-@_check(mailbox_cursor_pb2.MailboxCursor)
+@check(mailbox_cursor_pb2.MailboxCursor)
 def _cursor(cursor: mailbox_cursor_pb2.MailboxCursor) -> Problem | None:
     for field in ("tenant_id", "user_id", "device_id", "key_id"):
         if not getattr(cursor, field):
@@ -348,7 +307,7 @@ def _cursor(cursor: mailbox_cursor_pb2.MailboxCursor) -> Problem | None:
     return None
 
 
-@_check(mailbox_cursor_pb2.MailboxCursorToken)
+@check(mailbox_cursor_pb2.MailboxCursorToken)
 def _cursor_token(token: mailbox_cursor_pb2.MailboxCursorToken) -> Problem | None:
     if not token.cursor:
         return Problem(Reason.MISSING, "cursor")
@@ -356,10 +315,6 @@ def _cursor_token(token: mailbox_cursor_pb2.MailboxCursorToken) -> Problem | Non
 
 
 # --- the walk ---------------------------------------------------------------------------------
-
-
-def _increasing(values: Sequence[int]) -> bool:
-    return all(map(lt, values, values[1:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +353,7 @@ def _plan(descriptor: Descriptor) -> _Plan:
         else:
             (repeated if field.is_repeated else singular).append((field.name, nested))
     return _Plan(
-        _CHECKS.get(descriptor.full_name),
+        CHECKS.get(descriptor.full_name),
         tuple(enums),
         tuple(repeated),
         tuple(singular),

@@ -25,7 +25,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from qim.cursor.v1.mailbox_cursor_pb2 import MailboxCursor, MailboxCursorToken
 from qim.dispatch.v1.group_dispatch_pb2 import GroupDispatch
 from qim.gateway.v1.gateway_pb2 import ClientFrame, ServerFrame
-from qimd.contract.checks import Problem, problem_of
+from qimd.contract.checks import problem_of
+from qimd.contract.problems import Problem
 from qimd.contract.violation import ContractViolation, ReaderTooOld, Reason
 from qimd.core.parameters import READER_VERSION
 

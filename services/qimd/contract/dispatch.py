@@ -19,12 +19,8 @@ from qim.conversation.v1 import event_pb2
 from qim.dispatch.v1.group_dispatch_pb2 import GroupDispatch
 from qim.dispatch.v1.group_dispatch_pb2 import LaneBlock as LaneBlockMessage
 from qimd.contract import codec, wire
-from qimd.contract.checks import (
-    Problem,
-    blocks_problem,
-    header_problem,
-    header_values_problem,
-)
+from qimd.contract.checks import blocks_problem, header_problem, header_values_problem
+from qimd.contract.problems import Problem
 from qimd.contract.views import record_header
 from qimd.contract.violation import Reason
 from qimd.core.ids import (

@@ -9,7 +9,7 @@ from qim.conversation.v1 import event_pb2
 from qim.conversation.v1.event_pb2 import ConversationEvent, MembershipChange, Message, Reaction
 from qim.gateway.v1.gateway_pb2 import DeliveredEvent, OutgoingEvent
 from qimd.contract import codec, wire
-from qimd.contract.checks import Problem
+from qimd.contract.problems import Problem
 from qimd.contract.violation import ContractViolation, Reason
 from qimd.core.errors import ErrorCode, QimError, invalid
 from qimd.core.ids import DeviceId, EventId, UserId, check_id, content_digest

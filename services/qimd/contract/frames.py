@@ -10,8 +10,8 @@ from qim.conversation.v1 import event_pb2
 from qim.gateway.v1 import gateway_pb2
 from qim.gateway.v1.gateway_pb2 import HistoryPage, MailboxPage, PushEvents, ServerFrame
 from qimd.contract import codec, wire
-from qimd.contract.checks import Problem
 from qimd.contract.errors import error_message
+from qimd.contract.problems import Problem
 from qimd.contract.violation import ContractViolation, Reason
 from qimd.core.errors import QimError
 from qimd.core.records import Accepted, EventSummary, SessionItem

@@ -12,8 +12,10 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from qim.common.v1 import error_pb2
-from qimd.contract.checks import _CHECKS, UNPROMPTED
+from qimd.contract.checks import UNPROMPTED
 from qimd.contract.codec import CANONICAL
+from qimd.contract.hop_checks import UNANSWERED_CALLS, UNPROMPTED_ANSWERS
+from qimd.contract.problems import CHECKS
 from qimd.core.errors import ERRORS, ErrorCode
 
 TOP = Path(__file__).resolve().parents[3]
@@ -161,7 +163,7 @@ def test_every_number_of_64_bits_that_json_shows_stays_exact_or_is_text(file):
 
 def test_every_check_is_of_a_message_that_exists():
     known = {message.full_name for file in files() for message in messages(file)}
-    assert set(_CHECKS) <= known
+    assert set(CHECKS) <= known
 
 
 def test_unprompted_frames_are_arms_of_a_server_frame():
@@ -169,6 +171,15 @@ def test_unprompted_frames_are_arms_of_a_server_frame():
 
     arms = {field.name for field in ServerFrame.DESCRIPTOR.oneofs_by_name["frame"].fields}
     assert arms > UNPROMPTED
+
+
+def test_what_a_hop_leaves_unanswered_or_sends_unprompted_are_arms_of_it():
+    from qim.hop.v1.hop_service_pb2 import HopAnswer, HopCall
+
+    calls = {field.name for field in HopCall.DESCRIPTOR.oneofs_by_name["call"].fields}
+    answers = {field.name for field in HopAnswer.DESCRIPTOR.oneofs_by_name["answer"].fields}
+    assert calls > UNANSWERED_CALLS
+    assert answers > UNPROMPTED_ANSWERS
 
 
 def test_the_table_of_errors_is_that_of_the_contract():
