@@ -26,8 +26,16 @@ demo: setup ## Kill a server amid chat, twice, and count every event; CHAT=file.
 	@$(BIN)/python -m qimd.app.demo $(if $(CHAT),--chat $(CHAT))
 
 .PHONY: test
-test: setup ## All gates and all tests, with a summary
-	@$(BIN)/python scripts/check.py lint contract test
+test: setup ## All gates and all tests, with a summary; the engines run meanwhile
+	@$(BIN)/python -m tests.engines run $(BIN)/python scripts/check.py lint contract test
+
+.PHONY: engines
+engines: setup ## Install and start the real engines, or those of NAMES; print their addresses
+	@$(BIN)/python -m tests.engines up $(NAMES)
+
+.PHONY: engines-stop
+engines-stop: setup ## Stop the engines
+	@$(BIN)/python -m tests.engines down $(NAMES)
 
 .PHONY: sim
 sim: setup ## Simulate SEEDS worlds from number FROM on; MUTANTS=1 hunts broken builds; SEED=k tells one

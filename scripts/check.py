@@ -111,8 +111,14 @@ def fuzz_gates() -> list[Gate]:
 
 def not_installed() -> list[str]:
     """Return what could not be installed here, and so did not run."""
-    record = Path(sys.prefix) / "missing"
-    missing = record.read_text(encoding="utf-8").splitlines() if record.exists() else []
+    # What scripts/setup.sh and `python -m tests.engines` wrote down.
+    records = (Path(sys.prefix) / "missing", TOP / "build/engines/missing")
+    missing = [
+        line
+        for record in records
+        if record.exists()
+        for line in record.read_text(encoding="utf-8").splitlines()
+    ]
     if importlib.util.find_spec("atheris") is None:
         missing.append("atheris: the fuzzers can't run (wheels exist for Linux alone)")
     return missing
