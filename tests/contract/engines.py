@@ -25,6 +25,19 @@ class Engine:
     runtime: ManualRuntime
     enforce_retention: Callable[[int], Awaitable[object]]
     recreate_topic: Callable[[], Awaitable[object]]
+    end_leases: Callable[[], Awaitable[object]] | None = None
+    """Has an engine with a clock of its own end what is over on the test's."""
+    topic: str = "qim.dispatch"
+
+    def log_ms(self) -> int:
+        """What the clock reads that the log's records are stamped by, in milliseconds."""
+        return self.runtime.wall_ms()
+
+    async def pass_time(self, seconds: float) -> None:
+        """Move the clock that leases end by, and the log's."""
+        await self.runtime.advance(seconds)
+        if self.end_leases is not None:
+            await self.end_leases()
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from tests.contract.engines import Engine
 from qimd.core.outcome import Refusal
 from qimd.ports.store import ShardKind
 
-ENGINES = ("memory", "sqlite")
+ENGINES = ("memory", "sqlite", "etcd")
 
 W = ShardKind.WRITER
 
@@ -35,10 +35,10 @@ async def test_the_same_owner_may_acquire_again(engine: Engine) -> None:
 async def test_a_lease_ends_at_its_ttl_and_not_before(engine: Engine) -> None:
     lease = engine.backends.lease
     value(await lease.acquire(W, 0, "a", 15))
-    await engine.runtime.advance(14.5)
+    await engine.pass_time(14.5)
     assert (await lease.view(W, 0)).holder == "a"
     assert refused(await lease.acquire(W, 0, "b", 15)) is Refusal.CONFLICT
-    await engine.runtime.advance(0.5)
+    await engine.pass_time(0.5)
     view = await lease.view(W, 0)
     assert (view.holder, view.released) == ("", False)
     value(await lease.acquire(W, 0, "b", 15))
@@ -47,11 +47,11 @@ async def test_a_lease_ends_at_its_ttl_and_not_before(engine: Engine) -> None:
 async def test_renewing_prolongs_from_now(engine: Engine) -> None:
     lease = engine.backends.lease
     value(await lease.acquire(W, 0, "a", 15))
-    await engine.runtime.advance(10)
+    await engine.pass_time(10)
     value(await lease.renew(W, 0, "a", 15))
-    await engine.runtime.advance(14)
+    await engine.pass_time(14)
     assert (await lease.view(W, 0)).holder == "a"
-    await engine.runtime.advance(1)
+    await engine.pass_time(1)
     assert (await lease.view(W, 0)).holder == ""
 
 
@@ -59,7 +59,7 @@ async def test_renewing_never_takes_a_lost_lease_again(engine: Engine) -> None:
     lease = engine.backends.lease
     assert refused(await lease.renew(W, 0, "a", 15)) is Refusal.NOT_FOUND
     value(await lease.acquire(W, 0, "a", 15))
-    await engine.runtime.advance(15)
+    await engine.pass_time(15)
     assert refused(await lease.renew(W, 0, "a", 15)) is Refusal.NOT_FOUND
     assert (await lease.view(W, 0)).holder == ""
     value(await lease.acquire(W, 0, "b", 15))
@@ -95,7 +95,7 @@ async def test_a_lease_that_expired_after_a_release_of_an_older_one_is_not_relea
     value(await lease.acquire(W, 0, "a", 15))
     value(await lease.release(W, 0, "a"))
     value(await lease.acquire(W, 0, "b", 15))
-    await engine.runtime.advance(15)
+    await engine.pass_time(15)
     view = await lease.view(W, 0)
     assert (view.holder, view.released) == ("", False)
 
@@ -105,9 +105,9 @@ async def test_the_wall_clock_ends_no_lease(engine: Engine, step_ms: int) -> Non
     lease = engine.backends.lease
     value(await lease.acquire(W, 0, "a", 15))
     engine.runtime.step_wall(step_ms)
-    await engine.runtime.advance(14)
+    await engine.pass_time(14)
     assert (await lease.view(W, 0)).holder == "a"
-    await engine.runtime.advance(1)
+    await engine.pass_time(1)
     assert (await lease.view(W, 0)).holder == ""
 
 
