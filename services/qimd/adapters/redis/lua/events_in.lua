@@ -1,0 +1,25 @@
+#!lua flags=no-writes
+-- The newest events of some ranges, seven sized texts for each, the newest first:
+-- conversation_seq, kind, sender, created_at_ms, event_id, pins, encoded.
+-- KEYS: 1 rows, 2 bodies. ARGV: 1 how many, then first and last seq of each range, the last first
+local rows, bodies = unpack(KEYS)
+local room = tonumber(ARGV[1])
+local found = {}
+for at = 2, #ARGV, 2 do
+  if room <= 0 then
+    break
+  end
+  local first, last = ARGV[at], ARGV[at + 1]
+  local range = redis.call('XREVRANGE', rows, last, first, 'COUNT', room)
+  local encoded = redis.call('XREVRANGE', bodies, last, first, 'COUNT', room)
+  for number, entry in ipairs(range) do
+    local row = entry[2]
+    add_sized(found, seq_of(entry))
+    for _, field in ipairs({KIND, SENDER, CREATED_AT_MS, EVENT_ID, PINS}) do
+      add_sized(found, row[field])
+    end
+    add_sized(found, encoded[number][2][ENCODED])
+  end
+  room = room - #range
+end
+return table.concat(found)
