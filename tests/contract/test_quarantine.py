@@ -8,7 +8,7 @@ from tests.contract.engines import Engine
 from qimd.core.ids import DispatchId
 from qimd.ports.quarantine import Quarantined, unproduced_offset
 
-ENGINES = ("memory", "sqlite")
+ENGINES = ("memory", "sqlite", "redis")
 
 BROKEN = Quarantined(
     log_identity="cluster/7b1f",

@@ -39,7 +39,7 @@ from qimd.ports.store import (
     ShardKind,
 )
 
-ENGINES = ("memory", "sqlite")
+ENGINES = ("memory", "sqlite", "redis")
 
 EVENTS_MAX = 1_000
 

@@ -8,7 +8,7 @@ from qimd.core.ids import TenantId
 from qimd.core.outcome import Refusal
 from qimd.ports.store import ShardKind, TenantRecord
 
-ENGINES = ("memory", "sqlite")
+ENGINES = ("memory", "sqlite", "redis")
 
 KEY_1, KEY_2 = bytes(range(32)), bytes(range(32, 64))
 
