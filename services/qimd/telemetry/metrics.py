@@ -131,6 +131,18 @@ class Metrics:
             ["size_bucket"], registry=r,
         )  # fmt: skip
 
+        # Between processes.
+        self.hop_frames_total = Counter(
+            "hop_frames", "Frames that were sent to other processes", registry=r
+        )
+        self.hop_items_total = Counter(
+            "hop_items", "Calls, answers and hints that those frames carried", registry=r
+        )
+        self.hints_dropped_total = Counter(
+            "hints_dropped", "Hints dropped because a connection process does not read",
+            registry=r,
+        )  # fmt: skip
+
         # State.
         self.connections = Gauge("connections", "Authenticated streams", registry=r)
         self.outbox_backlog = Gauge(
