@@ -51,7 +51,7 @@ from qimd.ports.mailbox import (
     reach,
 )
 
-ENGINES = ("memory", "torn", "sqlite")
+ENGINES = ("memory", "torn", "sqlite", "redis")
 
 FIRST = EpochBoundary(1, 0, "cluster/topic")
 TERM = 1_700_000_000
@@ -389,6 +389,72 @@ async def test_the_largest_seq_comes_back_exactly(engine: Engine) -> None:
     assert epoch_of(owner.state.position) == 4095
 
 
+async def test_seqs_that_a_double_can_not_tell_apart_stay_apart(engine: Engine) -> None:
+    """Neighbours near 2^63, in everything that compares them."""
+    first = (1 << 43) - 10
+    seqs_ = [at(first + n, 4095) for n in range(6)]
+    assert len(set(map(float, seqs_))) < 4
+    mailbox = engine.backends.mailbox
+    boundary = EpochBoundary(4095, first, "cluster/topic")
+    owner = Owner(engine, value(await mailbox.open_shard(0, TERM, boundary)))
+    records = [
+        record(first + n, [block(0, ANNA)], epoch=4095, of=ref(event(n + 1))) for n in range(6)
+    ]
+    marks = [(key(), EpochMark(7 + n, seq)) for n, seq in enumerate(seqs_[:3])]
+    step = owner.step(records, first + 5, lagging={9: seqs_[2]}, marks=marks)
+    await owner.take(replace(step, position=seqs_[5]))
+    assert (owner.state.position, dict(owner.state.lagging)) == (seqs_[5], {9: seqs_[2]})
+    lower = replace(step, request_id=b"another request.", records=(), lagging={9: seqs_[1]})
+    lower = replace(lower, expected_position=seqs_[5], position=seqs_[5])
+    assert refused(await mailbox.apply(lower)) is Refusal.HEAD_MOVED
+    for n in range(6):
+        for end in range(n, 6):
+            page = await mailbox.entries(user(), seqs_[n], seqs_[end], 9)
+            assert [entry.seq for entry in page] == seqs_[n + 1 : end + 1]
+    assert await mailbox.entry_seqs(user(), key(), 2, 4) == {n + 1: seqs_[n] for n in (1, 2, 3)}
+    assert value(await mailbox.fold_marks(0, TERM, seqs_[1])) == 1
+    assert (await mailbox.epoch_marks(0, [key()]))[key()] == (marks[1][1], marks[2][1])
+    value(await mailbox.open_device(device(), seqs_[1]))
+    assert value(await mailbox.ack(device(), seqs_[0], seqs_[2])) == DeviceState(seqs_[1], seqs_[2])
+    assert value(await mailbox.ack(device(), seqs_[2], seqs_[1])) == DeviceState(seqs_[2], seqs_[2])
+    value(await mailbox.keep_records(0, TERM, [KeptRecord(s, s, 1, b"") for s in seqs_]))
+    assert [one.seq for one in await mailbox.kept_records(0, seqs_[1], 9)] == seqs_[2:]
+    assert value(await mailbox.drop_kept(0, TERM, seqs_[3])) == 4
+    assert value(await mailbox.expire_buckets(0, TERM, seqs_[1], 9)) == 2
+    assert [one.seq for one in await mailbox.records_after(0, seqs_[2], 9)] == seqs_[3:]
+    assert await seqs(engine) == seqs_[2:]
+
+
+async def test_entries_are_in_order_however_the_recipients_of_a_step_overlap(
+    engine: Engine,
+) -> None:
+    owner = await Owner.of(engine)
+    audiences = {
+        "all": [block(0, ANNA, BEN), block(7, CARL)],
+        "some": [block(0, BEN)],
+        "others": [block(7, CARL, DORA)],
+        "rivals": [block(0, ANNA, BEN)],
+    }
+    order = ["all", "some", "all", "rivals", "others", "some", "all", "all", "others", "rivals"]
+    steps = [
+        record(
+            n,
+            audiences[name],
+            of=ref(event(n + 1, key(name, RIVAL if name == "rivals" else ACME))),
+        )
+        for n, name in enumerate(order)
+    ]
+    await owner.apply(steps, len(steps) - 1)
+    for tenant in (ACME, RIVAL):
+        for name in (ANNA, BEN, CARL, DORA):
+            expected = [
+                each.seq
+                for each in steps
+                if each.ref.key.tenant == tenant and any(name in b.users for b in each.blocks)
+            ]
+            assert await seqs(engine, user(name, tenant)) == expected
+
+
 async def test_a_step_on_a_shard_that_was_never_opened_applies_nothing(engine: Engine) -> None:
     owner = await Owner.of(engine)
     step = replace(owner.step([record(0, [block(0, ANNA)])], 0), shard=3)
@@ -480,6 +546,34 @@ async def test_what_expired_is_still_known_as_done(engine: Engine) -> None:
     late = replace(record(2, [block(0, ANNA), block(1, BEN)]), seq=at(10))
     assert list(await owner.apply([late], 10)) == [RecordVerdict(0, 0b11)]
     assert await seqs(engine) == [at(n) for n in range(6, 10)]
+
+
+async def test_days_are_read_across_and_go_one_by_one(engine: Engine) -> None:
+    """A day turns within a step, and a lane that lags writes into the days that are behind."""
+    owner = await Owner.of(engine)
+    everybody = [block(0, ANNA), block(1, BEN)]
+    behind = before_offset(1, 0)
+    days = [DayBucket(100, at(0)), DayBucket(101, at(3)), DayBucket(102, at(5))]
+    others = [record(n, everybody[:1]) for n in range(8)]
+    await owner.take(owner.step(others[:5], 4, buckets=days[:2], lagging={1: behind}))
+    await owner.take(owner.step(others[5:], 7, buckets=days[2:], lagging={1: behind}))
+    late = [record(n, everybody[1:]) for n in range(8)]
+    await owner.take(owner.step(late[:4], 7, lagging={1: at(3)}))
+    await owner.take(owner.step(late[4:], 7))
+    mailbox = engine.backends.mailbox
+    for name in (ANNA, BEN):
+        assert await seqs(engine, user(name)) == [at(n) for n in range(8)]
+        page = await mailbox.entries(user(name), at(1), at(6), 4)
+        assert [entry.seq for entry in page] == [at(n) for n in range(2, 6)]
+    for floor, limit, gone in ((2, 9, 3), (4, 1, 1), (4, 9, 1), (7, 9, 3)):
+        assert value(await mailbox.expire_buckets(0, TERM, at(floor), limit)) == gone
+    assert await seqs(engine, user(ANNA)) == await seqs(engine, user(BEN)) == []
+    assert list(await mailbox.records_after(0, SEQ_NONE, 9)) == []
+    assert list(await mailbox.records_of(others[0].ref.event_id)) == []
+    await owner.reload()
+    # The last day goes on.
+    await owner.apply([record(8, everybody)], 8)
+    assert await seqs(engine, user(ANNA)) == await seqs(engine, user(BEN)) == [at(8)]
 
 
 async def test_buckets_accumulate_in_order(engine: Engine) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import engines
 from tests.contract.builders import (
     ANNA,
     BEN,
@@ -40,7 +41,8 @@ from qimd.ports.projection import (
     SessionRow,
 )
 
-ENGINES = ("memory", "sqlite")
+ENGINES = ("memory", "sqlite", "redis")
+HERE = [name for name in ENGINES if name not in engines.ENGINES or engines.address(name)]
 
 META = CheckpointMeta(FORMAT_VERSION, "qim.dispatch", 4, "cluster", "topic")
 INITIAL = PartitionCheckpoint(META, 0)
@@ -532,7 +534,7 @@ def groups_of(records: Sequence[Logged]) -> list[ProjectionGroup]:
     return folded
 
 
-@pytest.mark.parametrize("name", ["memory", "sqlite"])
+@pytest.mark.parametrize("name", HERE)
 @settings(max_examples=40)
 @given(history=histories())
 async def test_any_batches_with_replays_equal_a_plain_recomputation(
