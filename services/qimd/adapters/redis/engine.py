@@ -31,7 +31,7 @@ from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal, Unknown
 CONNECTIONS_MAX: Final = 32
 """Calls under way together. Redis runs one at a time, and shares one sync among those that wait."""
 
-CONNECT_TIMEOUT_S: Final = 1.0
+CONNECT_TIMEOUT_S: Final = 2.0
 CONNECTION_WAIT_S: Final = 2.0
 """How long a call waits for others to give a connection back."""
 
