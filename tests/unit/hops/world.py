@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import grpc
+from tests.support.streams import MemoryStream, StreamClient
 
+from qimd.adapters.memory.cluster import MemoryCluster
 from qimd.app.hops.announced import AnnouncedPresence
 from qimd.app.hops.credentials import SharedSecret
 from qimd.app.hops.directory import Directory
@@ -23,6 +25,8 @@ from qimd.app.hops.rooms import LocalRooms
 from qimd.app.hops.router import Router
 from qimd.app.hops.server import HopHandlers
 from qimd.app.runtime import AsyncioRuntime
+from qimd.auth.admission import OpenAdmission
+from qimd.connection.service import ConnectionService
 from qimd.contract.events import encode_delivered, encode_event
 from qimd.contract.grpc_aio import StrictServerInterceptor
 from qimd.core.errors import ErrorCode, QimError, unavailable
@@ -39,12 +43,13 @@ from qimd.core.records import (
     UserKey,
 )
 from qimd.core.routing import RoutingTable
-from qimd.core.seq import SEQ_NONE, MailboxSeq, mailbox_seq
+from qimd.core.seq import SEQ_NONE, MailboxSeq, mailbox_seq, offset_of
 from qimd.ports.lease import LeaseView
 from qimd.ports.services import (
     Commit,
     GapReport,
     Hint,
+    Identity,
     OpenedDevice,
     Page,
     Rebased,
@@ -104,6 +109,24 @@ def event(seq: int) -> DeliveredEvent:
 def delivered(seq: int) -> bytes:
     made = event(seq)
     return encode_delivered(made.seq, made.encoded)
+
+
+async def pushed(client: StreamClient, count: int) -> list[int]:
+    """The log offsets of the next `count` events that are pushed."""
+    found: list[int] = []
+    while len(found) < count:
+        frame = await client.next()
+        assert frame is not None
+        found += [offset_of(each.mailbox_seq) for each in frame.push_events.events]
+    return found
+
+
+class Auth:
+    """Takes any `<user>/<device>` for a token that is good for ever."""
+
+    async def verify_access_token(self, token: str) -> Identity:
+        name, _, of = token.partition("/")
+        return Identity(device(name, of), f"jti-{token}", 1 << 50)
 
 
 class Bell:
@@ -206,6 +229,7 @@ class FakeMailbox(Room):
         self.boxes = {} if boxes is None else boxes
         self.hints: RemotePresence | None = None
         self.rebased: Rebased | None = None
+        self.page_events = 500
 
     def materialise(self, seq: int, *users: str) -> None:
         """Insert first, then look at presence."""
@@ -245,7 +269,7 @@ class FakeMailbox(Room):
 
     def _page(self, user: UserKey, after: int, limit: int) -> Page:
         found = [each for each in self.boxes.get(user.user, []) if each.seq > after]
-        shown = found[: limit or 500]
+        shown = found[: limit or self.page_events]
         covered = shown[-1].seq if shown else MailboxSeq(max(after, SEQ_NONE))
         return Page(shown, covered, more=len(shown) < len(found), cursor_token=b"newer")
 
@@ -355,6 +379,31 @@ class Process:
             runtime=self.runtime,
         )
         self.peers.listener = self.registrar
+        self.connections = ConnectionService(
+            auth=Auth(),
+            admission=OpenAdmission(),
+            writer=self.to_writer,
+            mailbox=self.to_mailbox,
+            sessions=self.to_sessions,
+            conversations=MemoryCluster(self.runtime).open(self.runtime).conversations,
+            runtime=self.runtime,
+            metrics=self.metrics,
+            presence=self.online,
+        )
+
+    async def connect(self, token: str) -> StreamClient:
+        """A client that has authenticated as `<user>/<device>`, and wants pushes."""
+        stream = MemoryStream()
+        self.runtime.spawn(self.connections.handle(stream), "stream")
+        stream.client.auth(token)
+        frame = await stream.client.next()
+        assert frame is not None
+        assert frame.WhichOneof("frame") == "auth_ok"
+        return stream.client
+
+    def follow(self) -> None:
+        """Begin to follow the shards of those who are online."""
+        self.runtime.spawn(self.registrar.run(), "hop-registrar")
 
     def sample(self, name: str) -> float:
         return self.metrics.registry.get_sample_value(name) or 0.0
