@@ -119,7 +119,9 @@ class Keeping:
 
     async def _read(self, start: int, count: int) -> Sequence[LogRecord]:
         try:
-            reader = await self._ports.log.open_reader(self._writer.state.shard, start)
+            state = self._writer.state
+            log_identity = state.boundaries[-1].log_identity
+            reader = await self._ports.log.open_reader(state.shard, start, log_identity)
             try:
                 return await reader.fetch(count, FETCH_WAIT_S)
             finally:

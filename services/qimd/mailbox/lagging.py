@@ -100,7 +100,9 @@ class LaggingLanes:
         return intake.arrived, through
 
     async def _read_log(self, start: int) -> Sequence[LogRecord]:
-        reader = await self._ports.log.open_reader(self._writer.state.shard, start)
+        state = self._writer.state
+        log_identity = state.boundaries[-1].log_identity
+        reader = await self._ports.log.open_reader(state.shard, start, log_identity)
         try:
             return await reader.fetch(LANE_BATCH_RECORDS_MAX, FETCH_WAIT_S)
         finally:

@@ -277,12 +277,12 @@ class Rebuild:
         """Where the log can be read on from, and how far conversations had come before it."""
         watermarks = await self._ports.log.watermarks(self._shard)
         first = watermarks.low
-        async for record in self._scan(watermarks):
+        async for record in self._scan(watermarks, identity):
             dispatch = self._decoded(record)
             if isinstance(dispatch, Dispatch) and is_foreign(dispatch, self._shard, identity.text):
                 first = record.offset + 1
         ahead: dict[ConversationKey, int] = {}
-        async for record in self._scan(Watermarks(watermarks.low, first)):
+        async for record in self._scan(Watermarks(watermarks.low, first), identity):
             dispatch = self._decoded(record)
             match dispatch:
                 case Dispatch(ref=ref):
@@ -296,10 +296,10 @@ class Rebuild:
                     pass
         return first, ahead
 
-    async def _scan(self, span: Watermarks) -> AsyncIterator[LogRecord]:
+    async def _scan(self, span: Watermarks, identity: LogIdentity) -> AsyncIterator[LogRecord]:
         if span.low >= span.high:
             return
-        reader = await self._ports.log.open_reader(self._shard, span.low)
+        reader = await self._ports.log.open_reader(self._shard, span.low, identity.text)
         try:
             offset = span.low
             while offset < span.high:

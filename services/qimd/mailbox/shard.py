@@ -167,7 +167,7 @@ class Shard:
         ports.metrics.shard_halted.labels("mailbox", str(self.shard)).set(0)
         self.caught_up = state.next_offset >= admitted.high
         self._end_at_start = before_offset(state.boundaries[-1].shard_epoch, admitted.high)
-        reader = await ports.log.open_reader(self.shard, state.next_offset)
+        reader = await ports.log.open_reader(self.shard, state.next_offset, admitted.identity.text)
         try:
             await self._read_on(reader, writer, admitted)
         finally:

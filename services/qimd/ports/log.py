@@ -108,7 +108,10 @@ class Log(Protocol):
     async def open_producer(self) -> Producer:
         """A new producer. Raises QimError(UNAVAILABLE)."""
 
-    async def open_reader(self, partition: int, offset: int) -> Reader:
-        """A reader whose next record is at `offset`. Raises LogFault(OUT_OF_RANGE) at once if it is
-        outside [low, high].
+    async def open_reader(self, partition: int, offset: int, log_identity: str = "") -> Reader:
+        """A reader whose next record is at `offset`.
+
+        It gives records of the log with this identity (`LogIdentity.text`) alone; empty means the
+        one that is there, for looks that prove nothing. Raises LogFault at once: IDENTITY_CHANGED
+        if the log is another one, OUT_OF_RANGE if `offset` is outside [low, high].
         """

@@ -81,7 +81,7 @@ class Projector:
                 "the start gates", self._inspect
             )
             self.next_offset, self.high = checkpoint.next_offset, marks.high
-            reader = await self._steps.persist("the log", self._open_reader)
+            reader = await self._steps.persist("the log", lambda: self._open_reader(identity))
             try:
                 await self._project_to(reader, identity, marks.high)
                 await self._steps.persist("readiness", lambda: self._prove(identity))
@@ -129,8 +129,8 @@ class Projector:
         demand(judge_identity(identity, found, found, self._ports.table.mailbox_shards))
         return marks
 
-    async def _open_reader(self) -> Reader:
-        return await self._log.open_reader(self.partition, self.next_offset)
+    async def _open_reader(self, identity: LogIdentity) -> Reader:
+        return await self._log.open_reader(self.partition, self.next_offset, identity.text)
 
     # --- records ---
 

@@ -13,7 +13,7 @@ from qimd.core.parameters import (
     MAILBOX_BATCH_RECORDS_MAX,
 )
 from qimd.core.seq import epoch_of, mailbox_seq
-from qimd.ports.log import LogSettings
+from qimd.ports.log import LogSettings, Reader
 from qimd.ports.mailbox import REBUILD_IDENTITY, ApplyStep
 from qimd.ports.services import Page, Rebased, RebasePlan
 from qimd.ports.store import key_of
@@ -197,6 +197,26 @@ async def test_a_cursor_of_an_older_epoch_whose_entries_are_gone_is_rebased() ->
                 page = await world.service.pull(owner, answer.cursor_token, answer.last_applied, 0)
                 assert isinstance(page, Page)
                 assert [one.encoded for one in page.events] == [late.encoded]
+
+
+async def test_a_topic_recreated_between_the_gates_and_the_reader_is_found_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The gates proved the log before; its reader must be of the same one."""
+    async with ManualRuntime() as runtime:
+        world = World(runtime)
+        log = world.backends.log
+        opens = log.open_reader
+
+        async def lost_first(partition: int, offset: int, log_identity: str) -> Reader:
+            monkeypatch.undo()
+            world.cluster.topic.recreate()
+            return await opens(partition, offset, log_identity)
+
+        monkeypatch.setattr(log, "open_reader", lost_first)
+        async with world.serving() as serving:
+            await runtime.until(lambda: serving.shard.fault is not None, within_s=1)
+            assert await serving.halts() == "identity_changed"
 
 
 async def test_a_topic_recreated_under_a_running_reader_is_found_within_an_interval() -> None:

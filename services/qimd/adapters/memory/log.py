@@ -263,8 +263,12 @@ class MemoryLog:
             "open_producer", None, lambda: MemoryProducer(self._topic, self._wire)
         )
 
-    async def open_reader(self, partition: int, offset: int) -> MemoryReader:
+    async def open_reader(
+        self, partition: int, offset: int, log_identity: str = ""
+    ) -> MemoryReader:
         def effect() -> MemoryReader:
+            if log_identity and self._topic.identity().text != log_identity:
+                raise LogFault(LogFaultKind.IDENTITY_CHANGED, "the topic was re-created")
             check_range(self._topic.partition(partition), partition, offset)
             return MemoryReader(self._topic, self._wire, self._runtime, partition, offset)
 

@@ -189,8 +189,13 @@ class SqliteLog:
     async def open_producer(self) -> "SqliteProducer":
         return SqliteProducer(self, self._engine, self._runtime)
 
-    async def open_reader(self, partition: int, offset: int) -> "SqliteReader":
-        topic_id = await self._engine.read(lambda db: self.check_place(db, partition, offset))
+    async def open_reader(
+        self, partition: int, offset: int, log_identity: str = ""
+    ) -> "SqliteReader":
+        known_id = log_identity.rpartition("/")[2]
+        topic_id = await self._engine.read(
+            lambda db: self.check_place(db, partition, offset, known_id)
+        )
         return SqliteReader(self, self._engine, self._runtime, partition, offset, topic_id)
 
     # --- for its producers and readers ---
