@@ -27,6 +27,8 @@ class Engine:
     recreate_topic: Callable[[], Awaitable[object]]
     end_leases: Callable[[], Awaitable[object]] | None = None
     """Has an engine with a clock of its own end what is over on the test's."""
+    forgets_by_itself: bool = False
+    """Used idempotency keys go without being asked for."""
     topic: str = "qim.dispatch"
 
     def log_ms(self) -> int:

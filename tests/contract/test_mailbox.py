@@ -51,7 +51,7 @@ from qimd.ports.mailbox import (
     reach,
 )
 
-ENGINES = ("memory", "torn", "sqlite", "redis")
+ENGINES = ("memory", "torn", "sqlite", "redis", "cassandra")
 
 FIRST = EpochBoundary(1, 0, "cluster/topic")
 TERM = 1_700_000_000

@@ -39,7 +39,7 @@ from qimd.ports.store import (
     ShardKind,
 )
 
-ENGINES = ("memory", "sqlite", "redis")
+ENGINES = ("memory", "sqlite", "redis", "cassandra")
 
 EVENTS_MAX = 1_000
 
@@ -309,11 +309,13 @@ async def test_idempotency_keys_are_forgotten_by_age_alone(engine: Engine) -> No
     store = engine.backends.conversations
     epoch = await created(engine)
     await committed(engine, epoch, [event(n) for n in (1, 2, 3, 4)])
-    assert await store.expire_idempotency(START_MS + 4, 2) == 2
-    assert await store.expire_idempotency(START_MS + 4, 10) == 1
-    assert await store.expire_idempotency(START_MS + 4, 10) == 0
+    went = [await store.expire_idempotency(START_MS + 4, limit) for limit in (2, 10, 10)]
+    assert went == ([0, 0, 0] if engine.forgets_by_itself else [2, 1, 0])
     asked = [IdempotencyKey(ANNA, f"m{n}") for n in (1, 2, 3, 4)]
-    assert list(await store.prior_results(key(), asked)) == [IdempotencyKey(ANNA, "m4")]
+    kept = asked if engine.forgets_by_itself else asked[-1:]
+    assert sorted(one.client_msg_id for one in await store.prior_results(key(), asked)) == [
+        one.client_msg_id for one in kept
+    ]
 
 
 # --- outbox and progress ----------------------------------------------------------------------

@@ -8,7 +8,7 @@ from qimd.core.ids import TenantId
 from qimd.core.outcome import Refusal
 from qimd.ports.store import ShardKind, TenantRecord
 
-ENGINES = ("memory", "sqlite", "redis")
+ENGINES = ("memory", "sqlite", "redis", "cassandra")
 
 KEY_1, KEY_2 = bytes(range(32)), bytes(range(32, 64))
 

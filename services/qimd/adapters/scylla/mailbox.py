@@ -1,0 +1,361 @@
+"""`ports.mailbox.MailboxStore`: the steps here, the reads in `mailbox_reads`."""
+# ruff: noqa: S608  (statements are put together from constants of this package alone)
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from qimd.adapters.scylla.conversation_rows import bucket_of, chunks
+from qimd.adapters.scylla.mailbox_apply import (
+    Done,
+    Partitions,
+    done_of,
+    entry_writes,
+    judge,
+    mark_writes,
+    moved,
+    progress_writes,
+    verdicts_of,
+)
+from qimd.adapters.scylla.mailbox_reads import MailboxReads, marks_of
+from qimd.adapters.scylla.mailbox_records import segment_of
+from qimd.adapters.scylla.mailbox_shards import Become, ShardRow, held
+from qimd.adapters.scylla.rising import rising
+from qimd.adapters.scylla.session import DECISIONS_MAX, Write, begun, contended, step
+from qimd.core.ids import DispatchId, TenantId, UserId
+from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal, Unknown
+from qimd.core.parameters import LANES
+from qimd.core.records import DeviceKey
+from qimd.core.seq import SEQ_NONE, MailboxSeq, before_offset
+from qimd.ports.mailbox import (
+    ApplyStep,
+    DeviceState,
+    EpochBoundary,
+    KeptRecord,
+    MaterialisedRecord,
+    RecordVerdict,
+    ShardState,
+)
+
+KEPT_MAX: Final = 64
+"""Kept records of one conditional write: with the largest records 5 MiB, below what an engine takes
+as one mutation (16 MiB)."""
+
+DROPS_MAX: Final = 1_000
+"""Kept records that one conditional write drops."""
+
+_DONE: Final = """
+SELECT seq, lanes, digest FROM mailbox_progress WHERE deployment = ? AND dispatch_id = ?
+"""
+_DROP_MARK: Final = """
+DELETE FROM mailbox_marks WHERE deployment = ? AND shard = ? AND bucket = ?
+AND tenant = ? AND conversation = ? AND fencing_epoch = ? AND first_seq = ?
+"""
+_BLOCKS: Final = """
+SELECT seq, users FROM mailbox_blocks
+WHERE deployment = ? AND shard = ? AND segment = ? AND seq >= ? AND seq <= ?
+"""
+_DROP_ENTRIES: Final = """
+DELETE FROM mailbox_entries WHERE deployment = ? AND tenant = ? AND user_id = ? AND seq <= ?
+"""
+_DROP_EVENT: Final = """
+DELETE FROM mailbox_events WHERE deployment = ? AND event_id = ? AND shard = ? AND seq = ?
+"""
+_IN_SEGMENT: Final = "WHERE deployment = ? AND shard = ? AND segment = ? AND seq <= ?"
+_DROP_RECORDS: Final = f"DELETE FROM mailbox_records {_IN_SEGMENT}"
+_DROP_BLOCKS: Final = f"DELETE FROM mailbox_blocks {_IN_SEGMENT}"
+_KEPT_SEQS: Final = """
+SELECT seq FROM mailbox_shards WHERE deployment = ? AND shard = ? AND seq IN ?
+"""
+_KEPT_THROUGH: Final = """
+SELECT seq FROM mailbox_shards WHERE deployment = ? AND shard = ? AND seq <= ? LIMIT ?
+"""
+_KEEP: Final = """
+INSERT INTO mailbox_shards (deployment, shard, seq, behind, at_ms, value) VALUES (?, ?, ?, ?, ?, ?)
+"""
+_DROP_KEPT: Final = "DELETE FROM mailbox_shards WHERE deployment = ? AND shard = ? AND seq = ?"
+
+_OF_DEVICE: Final = "WHERE deployment = ? AND tenant = ? AND user_id = ? AND device = ?"
+_DEVICE: Final = f"SELECT acked, handed FROM devices {_OF_DEVICE}"
+_ACKED: Final = f"UPDATE devices USING TIMESTAMP ? SET acked = ? {_OF_DEVICE}"
+_HANDED: Final = f"UPDATE devices USING TIMESTAMP ? SET handed = ? {_OF_DEVICE}"
+
+
+class ScyllaMailboxStore(MailboxReads):
+    """`ports.mailbox.MailboxStore`."""
+
+    # --- the shard's steps ---
+
+    @step
+    async def open_shard(self, shard: int, term: int, first: EpochBoundary) -> Outcome[ShardState]:
+        def open_it(row: ShardRow | None) -> Become[ShardState] | Outcome[ShardState]:
+            if row is None:
+                row = ShardRow(_new_shard(shard, term, first))
+            elif row.state.term > term:
+                return NotApplied(Refusal.STALE_EPOCH, "the shard's term is above the caller's")
+            elif row.state.term == term:
+                return Applied(row.state)
+            state = replace(row.state, term=term)
+            return Become(replace(row, state=state), state)
+
+        return await self._shards.change(shard, open_it)
+
+    @step
+    async def apply(self, step: ApplyStep) -> Outcome[Sequence[RecordVerdict]]:
+        row, done = await asyncio.gather(self._shards.row(step.shard), self._done(step))
+        if row is None or judge(row, step) is not None:
+            # What was read may be older than a try of this very step that has landed since.
+            row = await self._shards.decided_row(step.shard)
+            answered = judge(row, step)
+            if answered is not None or row is None:
+                return answered or contended()
+            done = await self._done(step)
+        verdicts = verdicts_of(row, step, done)
+        for writes in (
+            mark_writes(self._deployment, step),
+            entry_writes(self._deployment, step, verdicts),
+        ):
+            written = await self._session.write_all(writes)
+            if not isinstance(written, Applied):
+                return written
+        progressed = await self._session.write_all(
+            progress_writes(self._deployment, step, verdicts)
+        )
+        if not isinstance(progressed, Applied):
+            return Unknown("entries are written, their progress may not be")
+        return await self._shards.change(step.shard, lambda now: moved(now, step, verdicts))
+
+    async def _done(self, step: ApplyStep) -> dict[DispatchId, list[Done]]:
+        names = list(dict.fromkeys(record.dispatch_id for record in step.records))
+        pages = await asyncio.gather(
+            *(self._session.rows(_DONE, self._deployment, name) for name in names)
+        )
+        return {
+            name: [done_of(row) for row in rows] for name, rows in zip(names, pages, strict=True)
+        }
+
+    @step
+    async def begin_epoch(
+        self, shard: int, term: int, boundary: EpochBoundary
+    ) -> Outcome[ShardState]:
+        def begin(row: ShardRow | None) -> Become[ShardState] | Outcome[ShardState]:
+            held_row = held(row, term)
+            if isinstance(held_row, NotApplied):
+                return held_row
+            last = held_row.state.boundaries[-1].shard_epoch
+            if boundary == held_row.state.boundaries[-1]:
+                return Applied(held_row.state)
+            if boundary.shard_epoch != last + 1:
+                return NotApplied(Refusal.CONFLICT, f"the last shard_epoch is {last}")
+            begun = held_row.begun(boundary)
+            return Become(begun, begun.state)
+
+        return await self._shards.change(shard, begin)
+
+    @step
+    async def fold_marks(self, shard: int, term: int, below: MailboxSeq) -> Outcome[int]:
+        row = held(await self._shards.decided_row(shard), term)
+        if isinstance(row, NotApplied):
+            return row
+        return await self._fold(shard, below)
+
+    @begun
+    async def _fold(self, shard: int, below: MailboxSeq) -> Outcome[int]:
+        partitions: dict[int, list[Write]] = {}
+        folded = 0
+        for key, marks in (await self.all_marks(shard)).items():
+            old = [mark for mark in marks_of(marks) if mark.first_seq <= below]
+            if len(old) < 2:
+                continue
+            folded += len(old) - 1
+            kept = max(mark.fencing_epoch for mark in old)
+            bucket = bucket_of(key)
+            place = (self._deployment, shard, bucket, key.tenant, key.conversation)
+            partitions.setdefault(bucket, []).extend(
+                Write(_DROP_MARK, (*place, *mark))
+                for mark in marks
+                if mark[1] <= below and mark[0] != kept
+            )
+        dropped = await self._session.write_all(list(partitions.values()))
+        return Applied(folded) if isinstance(dropped, Applied) else dropped
+
+    @step
+    async def expire_buckets(
+        self, shard: int, term: int, floor: MailboxSeq, limit: int
+    ) -> Outcome[int]:
+        def raise_floor(row: ShardRow | None) -> Become[ShardRow] | Outcome[ShardRow]:
+            held_row = held(row, term)
+            if isinstance(held_row, NotApplied):
+                return held_row
+            if floor <= held_row.state.floor:
+                return Applied(held_row)
+            risen = replace(held_row, state=replace(held_row.state, floor=floor))
+            return Become(risen, risen)
+
+        raised = await self._shards.change(shard, raise_floor)
+        if not isinstance(raised, Applied):
+            return raised
+        return await self._drop_below(raised.value, limit)
+
+    @begun
+    async def _drop_below(self, row: ShardRow, limit: int) -> Outcome[int]:
+        """Drop up to `limit` records at or below the floor; how many went."""
+        floor, term = row.state.floor, row.state.term
+        records = await self.stored_records(row, SEQ_NONE, floor, limit)
+        gone = records[-1].seq if len(records) == limit else floor
+        # The entries first: a record that is still there brings whoever goes on back to them.
+        for drops in (await self._entry_drops(records), self._record_drops(records)):
+            dropped = await self._session.write_all(drops)
+            if not isinstance(dropped, Applied):
+                return dropped
+
+        def note_gone(now: ShardRow | None) -> Become[int] | Outcome[int]:
+            held_row = held(now, term)
+            if isinstance(held_row, NotApplied):
+                return held_row
+            if gone <= held_row.gone:
+                return Applied(len(records))
+            return Become(replace(held_row, gone=gone), len(records))
+
+        return await self._shards.change(row.state.shard, note_gone)
+
+    async def _entry_drops(self, records: Sequence[MaterialisedRecord]) -> Partitions:
+        """A drop for each user of the records: of all up to the last one, since they go in order
+        and a user's entries are all of one shard.
+        """
+        by_segment: dict[int, list[MaterialisedRecord]] = {}
+        for record in records:
+            by_segment.setdefault(segment_of(record.seq), []).append(record)
+        owners: set[tuple[TenantId, UserId]] = set()
+        for segment, some in by_segment.items():
+            tenants = {record.seq: record.ref.key.tenant for record in some}
+            place = (self._deployment, some[0].shard, segment, some[0].seq, some[-1].seq)
+            for seq, users in await self._session.rows(_BLOCKS, *place):
+                owners.update((tenants[seq], user) for user in users if seq in tenants)
+        return [
+            [Write(_DROP_ENTRIES, (self._deployment, *owner, records[-1].seq))] for owner in owners
+        ]
+
+    def _record_drops(self, records: Sequence[MaterialisedRecord]) -> Partitions:
+        drops = [
+            [Write(_DROP_EVENT, (self._deployment, one.ref.event_id, one.shard, one.seq))]
+            for one in records
+        ]
+        lasts = {segment_of(record.seq): record for record in records}
+        for segment, last in lasts.items():
+            place = (self._deployment, last.shard, segment, last.seq)
+            drops += [[Write(_DROP_RECORDS, place)], [Write(_DROP_BLOCKS, place)]]
+        return drops
+
+    # --- records of lagging lanes ---
+
+    @step
+    async def keep_records(
+        self, shard: int, term: int, records: Sequence[KeptRecord]
+    ) -> Outcome[None]:
+        first, *others = list(chunks(records, KEPT_MAX)) or [[]]
+        kept = await self._keep(shard, term, first)
+        for some in others:
+            if not isinstance(kept, Applied):
+                break
+            kept = await begun(self._keep)(shard, term, some)
+        return kept
+
+    async def _keep(self, shard: int, term: int, records: Sequence[KeptRecord]) -> Outcome[None]:
+        place = (self._deployment, shard)
+        for _ in range(DECISIONS_MAX):
+            row = held(await self._shards.decided_row(shard), term)
+            if isinstance(row, NotApplied):
+                return row
+            seqs = [record.seq for record in records]
+            there = {seq for (seq,) in await self._session.rows(_KEPT_SEQS, *place, seqs)}
+            new = [
+                Write(_KEEP, (*place, one.seq, one.after, one.timestamp_ms, one.value))
+                for one in records
+                if one.seq not in there
+            ]
+            swapped = await self._shards.swap(row, new)
+            if not isinstance(swapped, Applied):
+                return swapped
+            if swapped.value:
+                return Applied(None)
+        return contended()
+
+    @step
+    async def drop_kept(self, shard: int, term: int, through: MailboxSeq) -> Outcome[int]:
+        dropped = 0
+        outcome = await self._drop_kept(shard, term, through)
+        while isinstance(outcome, Applied) and outcome.value:
+            dropped += outcome.value
+            outcome = await begun(self._drop_kept)(shard, term, through)
+        return Applied(dropped) if isinstance(outcome, Applied) else outcome
+
+    async def _drop_kept(self, shard: int, term: int, through: MailboxSeq) -> Outcome[int]:
+        """Drop some of them; how many, 0 if none is left."""
+        place = (self._deployment, shard)
+        for _ in range(DECISIONS_MAX):
+            row = held(await self._shards.decided_row(shard), term)
+            if isinstance(row, NotApplied):
+                return row
+            seqs = await self._session.rows(_KEPT_THROUGH, *place, through, DROPS_MAX)
+            if not seqs:
+                return Applied(0)
+            drops = [Write(_DROP_KEPT, (*place, seq)) for (seq,) in seqs]
+            swapped = await self._shards.swap(row, drops)
+            if not isinstance(swapped, Applied):
+                return swapped
+            if swapped.value:
+                return Applied(len(seqs))
+        return contended()
+
+    # --- devices ---
+
+    @step
+    async def open_device(self, device: DeviceKey, floor: MailboxSeq) -> Outcome[DeviceState]:
+        stored = await self._device(device)
+        if stored is not None:
+            return Applied(stored)
+        return await self._raise_device(device, DeviceState(floor, floor))
+
+    @step
+    async def ack(
+        self, device: DeviceKey, position: MailboxSeq, handed: MailboxSeq
+    ) -> Outcome[DeviceState]:
+        stored = await self._device(device)
+        if stored is None:
+            return NotApplied(Refusal.NOT_FOUND, "the device was never opened")
+        risen = DeviceState(max(stored.acked, position), max(stored.handed, handed))
+        return Applied(stored) if risen == stored else await self._raise_device(device, risen)
+
+    async def _device(self, device: DeviceKey) -> DeviceState | None:
+        for acked, handed in await self._session.rows(_DEVICE, *self._place(device)):
+            return DeviceState(acked, handed)
+        return None
+
+    async def _raise_device(self, device: DeviceKey, state: DeviceState) -> Outcome[DeviceState]:
+        place = self._place(device)
+        raised = await self._session.write(
+            [
+                Write(_HANDED, (rising(state.handed), state.handed, *place)),
+                Write(_ACKED, (rising(state.acked), state.acked, *place)),
+            ]
+        )
+        return Applied(state) if isinstance(raised, Applied) else raised
+
+    def _place(self, device: DeviceKey) -> tuple[str, str, str, str]:
+        return self._deployment, device.tenant, device.user, device.device
+
+
+def _new_shard(shard: int, term: int, first: EpochBoundary) -> ShardState:
+    return ShardState(
+        shard=shard,
+        term=term,
+        next_offset=first.first_offset,
+        position=before_offset(first.shard_epoch, first.first_offset),
+        lagging={},
+        floor=SEQ_NONE,
+        lane_last=(SEQ_NONE,) * LANES,
+        boundaries=(first,),
+        buckets=(),
+    )

@@ -1,0 +1,79 @@
+"""Records of a mailbox shard, in segments of consecutive seqs."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from qimd.adapters.scylla.mailbox_shards import ShardRow
+from qimd.adapters.scylla.session import Row
+from qimd.core.ids import ConversationId, DispatchId, EventId, TenantId, UserId
+from qimd.core.records import ConversationKey, EventRef
+from qimd.core.seq import MailboxSeq, mailbox_seq
+from qimd.ports.mailbox import MaterialisedRecord
+
+SEGMENT_BITS: Final = 18
+"""8 of a seq's index and 10 of the log offset: at most 1,024 records, with their users 15 MB."""
+
+RECORD_COLUMNS: Final = (
+    "event_id, tenant, conversation, conversation_seq, event_kind, sender, event_at_ms, "
+    "dispatch_id, fencing_epoch, chunk_index, chunk_count, at_ms"
+)
+RECORD_MARKS: Final = ", ".join("?" * 12)
+
+
+def record_values(record: MaterialisedRecord) -> tuple[object, ...]:
+    """What stands in RECORD_COLUMNS."""
+    ref = record.ref
+    return (
+        ref.event_id,
+        ref.key.tenant,
+        ref.key.conversation,
+        ref.conversation_seq,
+        ref.kind,
+        ref.sender or "",
+        ref.created_at_ms,
+        record.dispatch_id,
+        record.fencing_epoch,
+        record.chunk_index,
+        record.chunk_count,
+        record.at_ms,
+    )
+
+
+def record_of(shard: int, seq: int, columns: Row) -> MaterialisedRecord:
+    """From RECORD_COLUMNS."""
+    event_id, tenant, conversation, conversation_seq, kind, sender, event_at_ms = columns[:7]
+    dispatch_id, fencing_epoch, chunk_index, chunk_count, at_ms = columns[7:]
+    return MaterialisedRecord(
+        shard=shard,
+        seq=MailboxSeq(seq),
+        ref=EventRef(
+            ConversationKey(TenantId(tenant), ConversationId(conversation)),
+            conversation_seq,
+            EventId(event_id),
+            kind,
+            UserId(sender) if sender else None,
+            event_at_ms,
+        ),
+        dispatch_id=DispatchId(dispatch_id),
+        fencing_epoch=fencing_epoch,
+        chunk_index=chunk_index,
+        chunk_count=chunk_count,
+        at_ms=at_ms,
+    )
+
+
+def segment_of(seq: int) -> int:
+    """The segment that holds a seq."""
+    return seq >> SEGMENT_BITS
+
+
+def segments(row: ShardRow, after: int, through: int) -> Iterator[int]:
+    """The segments that can hold records of the shard in (after, through], in order.
+
+    Each epoch has its own, from its first offset to the last position that it reached: offsets
+    begin anew with an epoch, and its segments do not.
+    """
+    lasts = [*(end.position for end in row.ends), row.state.position]
+    for boundary, last in zip(row.state.boundaries, lasts, strict=True):
+        first = max(after + 1, mailbox_seq(boundary.shard_epoch, boundary.first_offset))
+        yield from range(segment_of(first), segment_of(min(through, last)) + 1)
