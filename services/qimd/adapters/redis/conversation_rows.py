@@ -1,13 +1,15 @@
 """Conversations and events as scripts take and give them."""
 
 import json
+import sys
+from array import array
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
 from qimd.adapters.redis.engine import Arg
 from qimd.adapters.redis.packing import rows_of
-from qimd.core.ids import DeviceId, EventId, UserId, join_key
+from qimd.core.ids import EventId, join_key
 from qimd.core.records import ConversationKey, Event, Interval
 from qimd.ports.store import ConversationState, IdempotencyKey, NewEvent
 
@@ -25,7 +27,10 @@ STATE: Final = (
 NO_END: Final = 1 << 62
 """Above every conversation_seq."""
 
-_TEXTS_OF_AN_EVENT: Final = 7
+SENDER_BYTES: Final = 4
+"""Of each event in the string of senders (`lua/conversation_commit.lua`): little-endian."""
+
+_TEXTS_OF_AN_EVENT: Final = 5
 _DIGITS: Final = 16
 """Of each of the two numbers at the end of a membership (`lua/members.lua`)."""
 
@@ -41,21 +46,20 @@ def idempotency_field(key: IdempotencyKey) -> bytes:
 
 
 def arguments_of(new: NewEvent, epoch: int) -> tuple[Arg, ...]:
-    """What `conversation_commit.lua` takes of an event.
-
-    `pins` is what no script looks at, but for who came and who went.
-    """
+    """What `conversation_commit.lua` takes of an event."""
     event = new.event
-    pins = {
-        "device": event.sender_device,
-        "membership_version": event.membership_version,
-        "routing_version": event.routing_version,
-        "chunk_recipients": event.chunk_recipients,
-        "fencing_epoch": epoch,
-        "trace_parent": event.trace_parent,
-        "added": event.added,
-        "removed": event.removed,
-    }
+    row = (
+        event.kind,
+        event.sender,
+        event.sender_device,
+        event.membership_version,
+        event.routing_version,
+        event.chunk_recipients,
+        epoch,
+        event.trace_parent,
+        event.added,
+        event.removed,
+    )
     return (
         event.conversation_seq,
         int(event.kind),
@@ -64,39 +68,58 @@ def arguments_of(new: NewEvent, epoch: int) -> tuple[Arg, ...]:
         event.event_id,
         b"" if new.idempotency is None else idempotency_field(new.idempotency),
         new.content_digest,
-        json.dumps(pins, ensure_ascii=False, separators=(",", ":")),
+        json.dumps(row, ensure_ascii=False, separators=(",", ":")),
         event.encoded,
     )
 
 
 def events_of(key: ConversationKey, data: bytes) -> list[tuple[Event, int]]:
     """Events from `events_in.lua`, each with its epoch, in increasing conversation_seq."""
-    events = [_event(key, row) for row in rows_of(data, _TEXTS_OF_AN_EVENT)]
+    events = [_event(key, *texts) for texts in rows_of(data, _TEXTS_OF_AN_EVENT)]
     events.reverse()
     return events
 
 
-def _event(key: ConversationKey, row: Sequence[bytes]) -> tuple[Event, int]:
-    seq, kind, sender, created_at_ms, event_id, pins, encoded = row
-    pinned: dict[str, Any] = json.loads(pins)
-    device = pinned["device"]
+def _event(
+    key: ConversationKey,
+    seq: bytes,
+    event_id: bytes,
+    created_at_ms: bytes,
+    row: bytes,
+    encoded: bytes,
+) -> tuple[Event, int]:
+    kind, sender, device, membership, routing, chunk, epoch, trace, added, removed = json.loads(row)
     event = Event(
         key=key,
         conversation_seq=int(seq),
         event_id=EventId(event_id),
-        kind=int(kind),
-        sender=UserId(sender.decode()) if sender else None,
-        sender_device=None if device is None else DeviceId(device),
+        kind=kind,
+        sender=sender,
+        sender_device=device,
         created_at_ms=int(created_at_ms),
-        membership_version=pinned["membership_version"],
-        routing_version=pinned["routing_version"],
-        chunk_recipients=pinned["chunk_recipients"],
+        membership_version=membership,
+        routing_version=routing,
+        chunk_recipients=chunk,
         encoded=encoded,
-        trace_parent=pinned["trace_parent"],
-        added=tuple(pinned["added"]),
-        removed=tuple(pinned["removed"]),
+        trace_parent=trace,
+        added=tuple(added),
+        removed=tuple(removed),
     )
-    return event, pinned["fencing_epoch"]
+    return event, epoch
+
+
+def span_of(first: int, last: int) -> tuple[int, int]:
+    """Where the senders of [first, last] are in the string of them: first and last byte."""
+    return SENDER_BYTES * (first - 1), SENDER_BYTES * last - 1
+
+
+def unread_in(senders: bytes, reader: int) -> int:
+    """The messages among these events that are not by the sender of number `reader` (0: nobody)."""
+    numbers = array("I", senders)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    own = numbers.count(reader) if reader else 0
+    return len(numbers) - numbers.count(0) - own
 
 
 def ranges_of(intervals: Sequence[Interval], first: int, last: int) -> list[tuple[int, int]]:

@@ -1,10 +1,10 @@
 """The authoritative store of conversations.
 
-A conversation is a hash (its head), two streams (its events), a sorted set (its memberships) and a
-hash (its idempotency keys); `lua/heads.lua`, `rows.lua` and `members.lua` say how each looks. Over
-all conversations there are: the epochs, the pending ones of each writer shard, those with an audit
-due, all of them in byte order, all by the age of their oldest idempotency key, and the places of
-events by id.
+A conversation is a hash (its head), two streams (its events), a string (who sent them), a sorted
+set (its memberships) and a hash (its idempotency keys); `lua/heads.lua`, `rows.lua`, `members.lua`
+and `conversation_commit.lua` say how each looks. Over all conversations there are: the epochs, the
+pending ones of each writer shard, those with an audit due, all of them in byte order, all by the
+age of their oldest idempotency key, and the places of events by id.
 
 All of a step is one script, so the shard's epoch is compared with the head's in the same moment.
 """
@@ -21,7 +21,9 @@ from qimd.adapters.redis.conversation_rows import (
     idempotency_field,
     interval_of,
     ranges_of,
+    span_of,
     state_of,
+    unread_in,
 )
 from qimd.adapters.redis.engine import Arg, RedisEngine, outcome_of
 from qimd.adapters.redis.keys import conversation_at, conversation_of, joined, ordered
@@ -52,7 +54,6 @@ _NOTE_FIRST_LOG: Final = load("first_log")
 _EVENTS: Final = load("events_in", using=("sized", "rows"))
 _BODIES: Final = load("event_bodies", using=("sized", "rows"))
 _EVENT_IDS: Final = load("event_ids", using=("sized", "rows"))
-_UNREAD: Final = load("events_unread", using=("rows",))
 _MEMBERS_AT: Final = load("members_at", using=("members",))
 _MEMBERS_PAGE: Final = load("members_page", using=("sized", "members"))
 _MEMBERS_SINCE: Final = load("members_since", using=("members",))
@@ -60,6 +61,15 @@ _MEMBERS_SINCE: Final = load("members_since", using=("members",))
 MEMBERS_PER_CALL: Final = 4_096
 """Memberships that one call looks at: some 3 ms, for which Redis does nothing else."""
 
+_KEYS_OF_A_COMMIT: Final = (
+    "head",
+    "rows",
+    "bodies",
+    "members",
+    "idempotency",
+    "senders",
+    "sender_numbers",
+)
 _VALUES_OF_A_PRIOR_RESULT: Final = 5
 _PLACE_BYTES: Final = 2
 """Places of events are in 65,536 hashes by the first bytes of their ids."""
@@ -107,8 +117,7 @@ class RedisConversationStore:
             return NotApplied(Refusal.REJECTED, "the events do not continue the head")
         keys = (
             self._epochs,
-            *(self._keys.of(kind, step.key) for kind in ("head", "rows", "bodies", "members")),
-            self._keys.of("idempotency", step.key),
+            *(self._keys.of(kind, step.key) for kind in _KEYS_OF_A_COMMIT),
             self._idempotency_age,
         )
         args = (
@@ -279,8 +288,16 @@ class RedisConversationStore:
         after: int,
         through: int,
     ) -> int:
-        ranges = chain.from_iterable(ranges_of(intervals, after + 1, through))
-        return int(await self._engine.read(_UNREAD, [self._keys.of("rows", key)], (user, *ranges)))
+        senders = self._keys.of("senders", key)
+        spans = [span_of(*seen) for seen in ranges_of(intervals, after + 1, through)]
+        # The number last: whoever sent one of these messages has it by then.
+        *found, number = await self._engine.fetch(
+            [
+                *(("GETRANGE", senders, *span) for span in spans),
+                ("HGET", self._keys.of("sender_numbers", key), user),
+            ]
+        )
+        return unread_in(b"".join(found), int(number or 0))
 
     async def find_event(self, event_id: EventId) -> tuple[Event, int] | None:
         [place] = await self._engine.fetch(

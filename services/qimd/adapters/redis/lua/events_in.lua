@@ -1,6 +1,6 @@
 #!lua flags=no-writes
--- The newest events of some ranges, seven sized texts for each, the newest first:
--- conversation_seq, kind, sender, created_at_ms, event_id, pins, encoded.
+-- The newest events of some ranges, five sized texts for each, the newest first:
+-- conversation_seq, event_id, created_at_ms, row, encoded.
 -- KEYS: 1 rows, 2 bodies. ARGV: 1 how many, then first and last seq of each range, the last first
 local rows, bodies = unpack(KEYS)
 local room = tonumber(ARGV[1])
@@ -15,9 +15,9 @@ for at = 2, #ARGV, 2 do
   for number, entry in ipairs(range) do
     local row = entry[2]
     add_sized(found, seq_of(entry))
-    for _, field in ipairs({KIND, SENDER, CREATED_AT_MS, EVENT_ID, PINS}) do
-      add_sized(found, row[field])
-    end
+    add_sized(found, row[EVENT_ID])
+    add_sized(found, row[CREATED_AT_MS])
+    add_sized(found, row[ROW])
     add_sized(found, encoded[number][2][ENCODED])
   end
   room = room - #range
