@@ -11,7 +11,7 @@ from tests.support.runtime import ManualRuntime
 from qimd.core.outcome import Applied, Refusal
 from qimd.ports.log import LogFault, LogFaultKind, LogRecord, LogSettings, ProduceRecord, Watermarks
 
-ENGINES = ("memory", "sqlite")
+ENGINES = ("memory", "sqlite", "kafka")
 
 
 def batch(partition: int, *values: bytes) -> list[ProduceRecord]:
@@ -40,7 +40,7 @@ async def read(
 
 async def test_the_identity_proves_which_log_it_is(engine: Engine) -> None:
     identity = await engine.backends.log.identity()
-    assert identity.topic == "qim.dispatch"
+    assert identity.topic == engine.topic
     assert identity.partitions == PARTITIONS
     assert identity.cluster_id
     assert uuid.UUID(identity.topic_id).int != 0
@@ -107,17 +107,14 @@ async def test_a_record_too_large_is_rejected_and_holds_nobody(engine: Engine) -
     assert [record.value for record in await read(engine, 1)] == [b"b"]
 
 
-async def test_append_times_are_the_logs_and_never_go_back(engine: Engine) -> None:
-    start_ms = engine.runtime.wall_ms()
+async def test_append_times_are_the_logs(engine: Engine) -> None:
+    before_ms = engine.log_ms()
     await append(engine, 0, b"a")
-    engine.runtime.step_wall(5_000)
+    after_ms = engine.log_ms()
+    await engine.pass_time(5)
     await append(engine, 0, b"b")
-    engine.runtime.step_wall(-8_000)
-    await append(engine, 0, b"c")
-    await append(engine, 1, b"d")
-    times = [record.timestamp_ms - start_ms for record in await read(engine, 0)]
-    assert times == [0, 5_000, 5_000]
-    assert [record.timestamp_ms - start_ms for record in await read(engine, 1)] == [-3_000]
+    first, second = await read(engine, 0)
+    assert before_ms <= first.timestamp_ms <= after_ms < second.timestamp_ms
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -197,24 +194,26 @@ async def test_a_partition_that_is_not_there_is_a_fault(engine: Engine) -> None:
 
 
 async def test_an_offset_is_found_by_its_time(engine: Engine) -> None:
-    log, runtime = engine.backends.log, engine.runtime
-    start_ms = runtime.wall_ms()
-    assert await log.offset_at(0, start_ms) == 0
+    log = engine.backends.log
+    assert await log.offset_at(0, engine.log_ms()) == 0
     for _ in range(3):
         await append(engine, 0, b"a", b"b")
-        await runtime.advance(10)
-    asked = [-1, 0, 1, 9_999, 10_000, 10_001, 20_000, 20_001]
-    found = [await log.offset_at(0, start_ms + each) for each in asked]
-    assert found == [0, 0, 2, 2, 2, 4, 4, 6]
+        await engine.pass_time(10)
+    records = await read(engine, 0)
+    times = [record.timestamp_ms for record in records]
+    assert times[0] == times[1] < times[2] == times[3] < times[4] == times[5]
+    for asked in (-1, 0, *(time + step for time in times for step in (-1, 0, 1))):
+        first = next((record.offset for record in records if record.timestamp_ms >= asked), 6)
+        assert await log.offset_at(0, asked) == first
 
 
 async def test_retention_drops_the_oldest_and_offsets_stay(engine: Engine) -> None:
-    log, runtime = engine.backends.log, engine.runtime
+    log = engine.backends.log
     await append(engine, 0, b"a", b"b")
-    await runtime.advance(60)
+    await engine.pass_time(60)
     await append(engine, 0, b"c")
-    await runtime.advance(RETENTION_MS / 1000 - 30)
-    await engine.enforce_retention(runtime.wall_ms())
+    await engine.pass_time(RETENTION_MS / 1000 - 30)
+    await engine.enforce_retention(engine.log_ms())
     assert await log.watermarks(0) == Watermarks(2, 3)
     assert [(record.offset, record.value) for record in await read(engine, 0, 2)] == [(2, b"c")]
     assert await log.offset_at(0, 0) == 2
@@ -224,10 +223,10 @@ async def test_retention_drops_the_oldest_and_offsets_stay(engine: Engine) -> No
 
 
 async def test_a_log_that_retention_emptied_goes_on_at_its_high(engine: Engine) -> None:
-    log, runtime = engine.backends.log, engine.runtime
+    log = engine.backends.log
     await append(engine, 0, b"a", b"b")
-    await runtime.advance(RETENTION_MS / 1000 + 1)
-    await engine.enforce_retention(runtime.wall_ms())
+    await engine.pass_time(RETENTION_MS / 1000 + 1)
+    await engine.enforce_retention(engine.log_ms())
     assert await log.watermarks(0) == Watermarks(2, 2)
     await append(engine, 0, b"c")
     assert [(record.offset, record.value) for record in await read(engine, 0, 2)] == [(2, b"c")]
@@ -237,8 +236,8 @@ async def test_a_reader_that_retention_overtook_faults_and_never_jumps(engine: E
     """MBX-02: a position below the log's start is an explicit out-of-range fault."""
     await append(engine, 0, b"a", b"b")
     reader = await engine.backends.log.open_reader(0, 0)
-    await engine.runtime.advance(RETENTION_MS / 1000 + 1)
-    await engine.enforce_retention(engine.runtime.wall_ms())
+    await engine.pass_time(RETENTION_MS / 1000 + 1)
+    await engine.enforce_retention(engine.log_ms())
     await append(engine, 0, b"c")
     with pytest.raises(LogFault) as fault:
         await reader.fetch(10, 0)
@@ -273,6 +272,36 @@ async def test_a_reader_of_the_old_topic_faults(engine: Engine) -> None:
     await append(engine, 0, *(b"new" for _ in range(5)))
     with pytest.raises(LogFault):
         await reader.fetch(10, 0)
+
+
+async def test_a_reader_of_one_log_is_never_of_the_next(engine: Engine) -> None:
+    """Who knows which log a position belongs to says so, and is told before a record comes."""
+    log = engine.backends.log
+    await append(engine, 0, *(b"old" for _ in range(3)))
+    known = (await log.identity()).text
+    reader = await log.open_reader(0, 1, known)
+    assert [record.offset for record in await reader.fetch(10, 0)] == [1, 2]
+    await reader.close()
+    await engine.recreate_topic()
+    await append(engine, 0, *(b"new" for _ in range(5)))
+    with pytest.raises(LogFault) as fault:
+        await log.open_reader(0, 1, known)
+    assert fault.value.kind is LogFaultKind.IDENTITY_CHANGED
+
+
+async def test_a_reader_is_opened_of_the_log_that_was_meant_or_not_at_all(engine: Engine) -> None:
+    log = engine.backends.log
+    await append(engine, 0, *(b"old" for _ in range(3)))
+    old = (await log.identity()).text
+    await (await log.open_reader(0, 3, old)).close()
+    await engine.recreate_topic()
+    await append(engine, 0, *(b"new" for _ in range(5)))
+    for offset in (3, 1_000):
+        with pytest.raises(LogFault) as fault:
+            await log.open_reader(0, offset, old)
+        assert fault.value.kind is LogFaultKind.IDENTITY_CHANGED
+    reader = await log.open_reader(0, 3, (await log.identity()).text)
+    assert [record.value for record in await reader.fetch(10, 0)] == [b"new", b"new"]
 
 
 async def waits_on_the_clock(runtime: ManualRuntime) -> None:
