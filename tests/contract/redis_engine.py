@@ -10,8 +10,6 @@ from tests.contract.engines import Engine, memory_engine
 from tests.support.runtime import ManualRuntime
 
 from qimd.adapters.redis import open_redis
-from qimd.adapters.redis.mailbox import RedisMailboxStore
-from qimd.adapters.redis.projection import RedisProjectionStore
 
 
 @asynccontextmanager
@@ -25,8 +23,8 @@ async def redis_engine(runtime: ManualRuntime) -> AsyncIterator[Engine]:
         epochs=stores.epochs,
         conversations=stores.conversations,
         quarantine=stores.quarantine,
-        mailbox=RedisMailboxStore(stores.engine),
-        projection=RedisProjectionStore(stores.engine),
+        mailbox=stores.mailbox,
+        projection=stores.projection,
     )
     try:
         yield replace(memory, name="redis", backends=backends)

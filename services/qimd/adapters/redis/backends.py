@@ -5,8 +5,12 @@ from dataclasses import dataclass
 from qimd.adapters.redis.conversations import RedisConversationStore
 from qimd.adapters.redis.engine import REPLY_TIMEOUT_S, RedisEngine
 from qimd.adapters.redis.gates import gate
+from qimd.adapters.redis.mailbox import RedisMailboxStore
+from qimd.adapters.redis.projection import RedisProjectionStore
 from qimd.adapters.redis.quarantine import RedisQuarantineStore
 from qimd.adapters.redis.tenants import RedisEpochStore, RedisTenantStore
+from qimd.ports.mailbox import MailboxStore
+from qimd.ports.projection import ProjectionStore
 from qimd.ports.quarantine import QuarantineStore
 from qimd.ports.store import ConversationStore, EpochStore, TenantStore
 
@@ -22,6 +26,8 @@ class RedisStores:
     tenants: TenantStore
     epochs: EpochStore
     conversations: ConversationStore
+    mailbox: MailboxStore
+    projection: ProjectionStore
     quarantine: QuarantineStore
     engine: RedisEngine
     run_id: str
@@ -53,6 +59,8 @@ async def open_redis(
         tenants=RedisTenantStore(engine),
         epochs=RedisEpochStore(engine),
         conversations=RedisConversationStore(engine),
+        mailbox=RedisMailboxStore(engine),
+        projection=RedisProjectionStore(engine),
         quarantine=RedisQuarantineStore(engine),
         engine=engine,
         run_id=run_id,
