@@ -12,8 +12,9 @@ local function shard_is_stale(epochs, writer_shard, epoch)
   return redis.call('HGET', epochs, 'writer:' .. writer_shard) ~= epoch
 end
 
--- In the order of ports.store.ConversationState.
+-- In the order of ports.store.ConversationState; one text, which is one turn of redis-py's parser.
 local function state_of(head)
-  return redis.call('HMGET', head, 'fencing_epoch', 'head_version', 'dispatched_through',
-    'membership_version', 'member_count', 'last_created_at_ms', 'created_at_ms')
+  return table.concat(redis.call('HMGET', head, 'fencing_epoch', 'head_version',
+    'dispatched_through', 'membership_version', 'member_count', 'last_created_at_ms',
+    'created_at_ms'), ' ')
 end
