@@ -75,7 +75,9 @@ class Process:
         self.runtime = runtime = AsyncioRuntime(self.metrics)
         self._server = grpc.aio.server(interceptors=[StrictServerInterceptor()])
         address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        directory = Directory(backends.lease, runtime)
         self.peers = Peers(
+            directory=directory,
             channel_factory=lambda to: grpc.aio.insecure_channel(to, CHANNEL_OPTIONS),
             credentials=SECRET.credentials,
             runtime=runtime,
@@ -83,7 +85,7 @@ class Process:
         )
         router = Router(
             address=address,
-            directory=Directory(backends.lease, runtime),
+            directory=directory,
             peers=self.peers,
             runtime=runtime,
         )

@@ -242,3 +242,17 @@ async def test_a_new_stream_to_a_draining_process_is_sent_away(
     heir = await hops.process("heir")
     hops.leases.give(heir)
     await call
+
+
+async def test_with_its_stream_every_shard_of_a_process_is_looked_up_anew(
+    hops: World, near: Process, far: Process
+) -> None:
+    await near.to_mailbox.open_device(device("ann"))
+    await near.to_writer.commit(command("c", "m1"))
+    heir = await hops.process("heir")
+    hops.leases.give(heir)
+    near.peers.at(far.address).close()
+    # Neither call goes to the old owner first.
+    await near.to_mailbox.open_device(device("ann"))
+    await near.to_writer.commit(command("c", "m2"))
+    assert (len(far.mailbox.calls), len(far.writer.calls)) == (1, 1)

@@ -353,13 +353,14 @@ class Process:
         self.port = self.server.add_insecure_port(f"127.0.0.1:{port}")
         self.address = f"127.0.0.1:{self.port}"
         self.owner = owner_name(self.address, name)
+        self.directory = Directory(leases, self.runtime)
         self.peers = Peers(
+            directory=self.directory,
             channel_factory=lambda to: grpc.aio.insecure_channel(to, CHANNEL_OPTIONS),
             credentials=SECRET.credentials,
             runtime=self.runtime,
             metrics=self.metrics,
         )
-        self.directory = Directory(leases, self.runtime)
         self.router = Router(
             address=self.address,
             directory=self.directory,

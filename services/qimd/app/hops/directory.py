@@ -57,6 +57,12 @@ class Directory:
         if place.address == address:
             place.address = ""
 
+    def forget_all(self, address: str) -> None:
+        """Nobody answers at the address any more, whichever shard it was called for."""
+        for place in self._places.values():
+            if place.address == address:
+                place.address = ""
+
     def _place(self, kind: ShardKind, shard: int) -> "_Place":
         return self._places.setdefault((kind, shard), _Place())
 

@@ -50,9 +50,11 @@ CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     # A stopped process is noticed before the lease of its shards has ended.
     ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 2_000),
-    ("grpc.http2.ping_timeout_ms", 2_000),
+    ("grpc.keepalive_timeout_ms", 4_000),
+    ("grpc.http2.ping_timeout_ms", 4_000),
     ("grpc.keepalive_permit_without_calls", 1),
+    # How long an attempt to connect may take: a host that is gone refuses nothing.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
     # A new channel tries at once, also to an address that did not answer another one.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),

@@ -1,6 +1,7 @@
 """The peers of this process, one a process that it calls."""
 
 from qim.hop.v1.hop_service_pb2 import Hint
+from qimd.app.hops.directory import Directory
 from qimd.app.hops.peer import ChannelFactory, Credentials, Peer, PeerListener
 from qimd.ports.runtime import Runtime
 from qimd.telemetry.metrics import Metrics
@@ -12,11 +13,13 @@ class Peers:
     def __init__(
         self,
         *,
+        directory: Directory,
         channel_factory: ChannelFactory,
         credentials: Credentials,
         runtime: Runtime,
         metrics: Metrics,
     ) -> None:
+        self._directory = directory
         self._channel_factory = channel_factory
         self._credentials = credentials
         self._runtime = runtime
@@ -58,5 +61,7 @@ class Peers:
         """See `PeerListener`."""
         if self._peers.get(peer.address) is peer:
             del self._peers[peer.address]
+        # What it owned may be owned elsewhere by now.
+        self._directory.forget_all(peer.address)
         if self.listener is not None:
             self.listener.lost(peer)
