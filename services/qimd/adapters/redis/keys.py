@@ -12,8 +12,8 @@ import re
 from typing import Final
 
 from qimd.adapters.redis.packing import unsized
-from qimd.core.ids import join_key
-from qimd.core.records import ConversationKey
+from qimd.core.ids import join_key, sized
+from qimd.core.records import ConversationKey, UserKey
 from qimd.ports.store import key_of
 
 _NAMESPACE: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -50,6 +50,13 @@ def conversation_of(data: bytes) -> ConversationKey:
     """The conversation that `joined` named."""
     tenant, conversation = unsized(data)
     return key_of(tenant.decode(), conversation.decode())
+
+
+def owner(user: UserKey) -> bytes:
+    """What names a user at the end of a key, where nothing follows that a length would part it
+    from: a script has the tenant's part once, and puts many users' ids behind it.
+    """
+    return sized(user.tenant) + user.user.encode()
 
 
 def ordered(*parts: str) -> bytes:

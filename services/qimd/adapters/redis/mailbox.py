@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from qimd.adapters.redis import mailbox_packing as packing
 from qimd.adapters.redis.engine import Arg, RedisEngine
-from qimd.adapters.redis.keys import joined
+from qimd.adapters.redis.keys import joined, owner
 from qimd.adapters.redis.mailbox_packing import seq_bytes
 from qimd.adapters.redis.mailbox_step import arguments
 from qimd.adapters.redis.scripts import Script, load
@@ -192,7 +192,12 @@ class RedisMailboxStore:
 
     async def _records_of(self, event_ids: Sequence[EventId]) -> list[MaterialisedRecord]:
         places, records = await self._read(_RECORDS_OF, b"".join(event_ids))
-        found = packing.records_of(list(packing.places_of(places)), records)
+        found = [
+            shared.at(*place)
+            for place, shared in zip(
+                packing.places_of(places), packing.shared_of(records), strict=True
+            )
+        ]
         found.sort(key=attrgetter("shard", "seq"))
         return found
 
@@ -200,7 +205,10 @@ class RedisMailboxStore:
         self, shard: int, after: MailboxSeq, limit: int
     ) -> Sequence[MaterialisedRecord]:
         seqs, records = await self._read(_RECORDS_AFTER, shard, seq_bytes(after), limit)
-        return packing.records_of([(shard, seq) for seq in packing.seqs_of(seqs)], records)
+        return [
+            shared.at(shard, seq)
+            for seq, shared in zip(packing.seqs_of(seqs), packing.shared_of(records), strict=True)
+        ]
 
     async def dispatch_counts(
         self, event_ids: Sequence[EventId]
@@ -217,13 +225,16 @@ class RedisMailboxStore:
         self, user: UserKey, after: MailboxSeq, through: MailboxSeq, limit: int
     ) -> Sequence[Entry]:
         seqs, records = await self._read(
-            _ENTRIES, packing.owner(user), seq_bytes(after), seq_bytes(through), limit
+            _ENTRIES, owner(user), seq_bytes(after), seq_bytes(through), limit
         )
-        found = packing.records_of([(0, seq) for seq in packing.seqs_of(seqs)], records)
+        found = [
+            Entry(seq, shared.ref)
+            for seq, shared in zip(packing.seqs_of(seqs), packing.shared_of(records), strict=True)
+        ]
         # A user is known to one shard; the order is for one that moved, whose old entries are read
         # too.
         found.sort(key=attrgetter("seq"))
-        return [Entry(record.seq, record.ref) for record in found[:limit]]
+        return found[:limit]
 
     async def entry_seqs(
         self, user: UserKey, key: ConversationKey, from_seq: int, through_seq: int
@@ -235,7 +246,7 @@ class RedisMailboxStore:
         for first in range(from_seq, through_seq + 1, ENTRY_SEQS_MAX):
             numbers = range(first, min(first + ENTRY_SEQS_MAX, through_seq + 1))
             events = b"".join(event_id(key.tenant, key.conversation, seq) for seq in numbers)
-            places = await self._read(_ENTRY_SEQS, packing.owner(user), events)
+            places = await self._read(_ENTRY_SEQS, owner(user), events)
             found.update(
                 (first + place, MailboxSeq(seq)) for place, seq in packing.places_of(places)
             )

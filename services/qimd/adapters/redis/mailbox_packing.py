@@ -4,12 +4,12 @@ each lies.
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from qimd.adapters.redis.keys import conversation_of, joined
-from qimd.core.ids import DispatchId, EventId, UserId, sized
+from qimd.core.ids import DispatchId, UserId
 from qimd.core.parameters import LANES
-from qimd.core.records import EventRef, UserKey
+from qimd.core.records import ConversationKey, EventRef
 from qimd.core.seq import MailboxSeq
 from qimd.ports.mailbox import (
     DayBucket,
@@ -44,11 +44,6 @@ The event_id is first: `lua/mailbox_expire.lua` takes it from there.
 """
 
 _KEPT: Final = struct.Struct(">Qq")
-
-
-def owner(user: UserKey) -> bytes:
-    """What names a user in keys: injective, since the last part needs no length."""
-    return sized(user.tenant) + user.user.encode()
 
 
 def seq_bytes(seq: int) -> bytes:
@@ -90,37 +85,39 @@ def pack_record(record: RecordStep, at_ms: int) -> bytes:
     return fixed + conversation + sender
 
 
-def records_of(places: Sequence[tuple[int, int]], data: bytes) -> list[MaterialisedRecord]:
-    """Records that lie one behind the other, of these (shard, seq)."""
-    records: list[MaterialisedRecord] = []
+class Shared(NamedTuple):
+    """What a record's recipients share, as it is stored: a record without its place."""
+
+    ref: EventRef
+    dispatch_id: DispatchId
+    fencing_epoch: int
+    chunk_index: int
+    chunk_count: int
+    at_ms: int
+
+    def at(self, shard: int, seq: int) -> MaterialisedRecord:
+        """The record in its place."""
+        return MaterialisedRecord(shard, MailboxSeq(seq), *self)
+
+
+def shared_of(data: bytes) -> Iterator[Shared]:
+    """What lies one behind the other."""
+    keys: dict[bytes, ConversationKey] = {}
     start = 0
-    for shard, seq in places:
+    while start < len(data):
         event_id, dispatch_id, number, kind, created_at_ms, *rest = _RECORD.unpack_from(data, start)
-        epoch, chunk_index, chunk_count, at_ms, conversation_bytes, sender_bytes = rest
-        middle = start + _RECORD.size + conversation_bytes
-        sender = data[middle : middle + sender_bytes].decode()
-        ref = EventRef(
-            key=conversation_of(data[start + _RECORD.size : middle]),
-            conversation_seq=number,
-            event_id=EventId(event_id),
-            kind=kind,
-            sender=UserId(sender) if sender else None,
-            created_at_ms=created_at_ms,
-        )
-        records.append(
-            MaterialisedRecord(
-                shard=shard,
-                seq=MailboxSeq(seq),
-                ref=ref,
-                dispatch_id=DispatchId(dispatch_id),
-                fencing_epoch=epoch,
-                chunk_index=chunk_index,
-                chunk_count=chunk_count,
-                at_ms=at_ms,
-            )
-        )
+        *numbers, conversation_bytes, sender_bytes = rest
+        first = start + _RECORD.size
+        middle = first + conversation_bytes
         start = middle + sender_bytes
-    return records
+        conversation = data[first:middle]
+        # Most records of a page are of a few conversations.
+        key = keys.get(conversation)
+        if key is None:
+            key = keys[conversation] = conversation_of(conversation)
+        sender = UserId(data[middle:start].decode()) if sender_bytes else None
+        ref = EventRef(key, number, event_id, kind, sender, created_at_ms)
+        yield Shared(ref, dispatch_id, *numbers)
 
 
 def verdicts_of(data: bytes) -> list[RecordVerdict]:

@@ -68,12 +68,12 @@ class _Runs:
     def _close_others(self, audience: int) -> None:
         """End the runs that share users with the one that begins."""
         tenant, blocks = self.blocks[audience]
+        users = [user for block in blocks for user in block.users]
         last = self._last.setdefault(tenant, {})
-        for block in blocks:
-            for other in set(map(last.get, block.users)):
-                if other is not None:
-                    self._open.pop(other, None)
-            last.update(dict.fromkeys(block.users, audience))
+        for other in set(map(last.get, users)):
+            if other is not None:
+                self._open.pop(other, None)
+        last.update(dict.fromkeys(users, audience))
 
 
 def arguments(step: ApplyStep) -> list[Arg]:

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from qimd.adapters.redis.engine import Arg, RedisEngine
+from qimd.adapters.redis.keys import owner
 from qimd.adapters.redis.scripts import Script, load
 from qimd.core.ids import ConversationId, sized
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
@@ -91,7 +92,7 @@ class RedisProjectionStore:
     # a rebuild
 
     async def read_marks(self, places: Sequence[tuple[UserKey, ConversationKey]]) -> Sequence[int]:
-        args = [part for user, key in places for part in (_owner(user), key.conversation)]
+        args = [part for user, key in places for part in (owner(user), key.conversation)]
         marks: bytes = await self._read(_READ_MARKS, *args)
         return [int(mark) for mark in marks.split()]
 
@@ -99,7 +100,7 @@ class RedisProjectionStore:
         rows: list[Arg] = []
         for restored in step.rows:
             row = restored.row
-            user = _owner(UserKey(row.key.tenant, restored.user))
+            user = owner(UserKey(row.key.tenant, restored.user))
             rows += (user, row.key.conversation)
             rows += (row.activity_ms, row.applied_seq, row.unread, row.read_through)
         outcome = await self._step(_RESTORE, step.partition, step.term, *rows)
@@ -120,7 +121,7 @@ class RedisProjectionStore:
         self, user: UserKey, below: PagePosition | None, limit: int
     ) -> Sequence[SessionRow]:
         top = below or _TOP
-        rows = await self._read(_ROWS, _owner(user), top.activity_ms, top.conversation, limit)
+        rows = await self._read(_ROWS, owner(user), top.activity_ms, top.conversation, limit)
         return [
             SessionRow(ConversationKey(user.tenant, ConversationId(name)), *map(int, numbers))
             for name, *numbers in json.loads(rows)
@@ -129,7 +130,7 @@ class RedisProjectionStore:
     async def row(self, user: UserKey, key: ConversationKey) -> SessionRow | None:
         if user.tenant != key.tenant:
             return None
-        numbers = await self._read(_ROW, _owner(user), key.conversation)
+        numbers = await self._read(_ROW, owner(user), key.conversation)
         return None if numbers is None else SessionRow(key, *map(int, numbers))
 
     async def mark_read(
@@ -138,17 +139,12 @@ class RedisProjectionStore:
         if user.tenant != key.tenant:
             return NotApplied(Refusal.NOT_FOUND, "no such row")
         outcome = await self._step(
-            _MARK_READ, _owner(user), key.conversation, read_through, applied_seq, unread
+            _MARK_READ, owner(user), key.conversation, read_through, applied_seq, unread
         )
         if not isinstance(outcome, Applied):
             return outcome
         (activity_ms,) = outcome.value
         return Applied(SessionRow(key, int(activity_ms), applied_seq, unread, read_through))
-
-
-def _owner(user: UserKey) -> bytes:
-    """What names a user in keys: injective, since the last part needs no length."""
-    return sized(user.tenant) + user.user.encode()
 
 
 def _packed(checkpoint: PartitionCheckpoint) -> tuple[str, int]:

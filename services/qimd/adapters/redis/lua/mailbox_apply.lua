@@ -14,36 +14,36 @@ local AUDIENCES = 12  -- the arguments behind it: recipients, and the tenant's p
 
 local state_key = shard_key('shard', shard)
 local stored_term, stored_position, stored_lagging, lane_last, gone, last_request, last_verdicts =
-    unpack(redis.call(
-        'HMGET', state_key,
-        'term', 'position', 'lagging', 'lane_last', 'gone', 'request_id', 'verdicts'))
+  unpack(redis.call(
+    'HMGET', state_key,
+    'term', 'position', 'lagging', 'lane_last', 'gone', 'request_id', 'verdicts'))
 if not stored_term then return NO_SHARD end
 if last_request == request_id then return {'applied', last_verdicts} end
 if stored_term ~= term then return STALE_TERM end
 
 local function by_lane(packed)
-    local lanes = {}
-    for at = 1, #packed, 9 do
-        lanes[packed:byte(at)] = packed:sub(at + 1, at + 8)
-    end
-    return lanes
+  local lanes = {}
+  for at = 1, #packed, 9 do
+    lanes[packed:byte(at)] = packed:sub(at + 1, at + 8)
+  end
+  return lanes
 end
 
 -- Whether a watermark would go back.
 local function lowers()
-    if below(position, stored_position) then return true end
-    local before, after = by_lane(stored_lagging), by_lane(lagging)
-    for lane, seq in pairs(before) do
-        if below(after[lane] or position, seq) then return true end
-    end
-    for lane, seq in pairs(after) do
-        if below(seq, before[lane] or stored_position) then return true end
-    end
-    return false
+  if below(position, stored_position) then return true end
+  local before, after = by_lane(stored_lagging), by_lane(lagging)
+  for lane, seq in pairs(before) do
+    if below(after[lane] or position, seq) then return true end
+  end
+  for lane, seq in pairs(after) do
+    if below(seq, before[lane] or stored_position) then return true end
+  end
+  return false
 end
 
 if stored_position ~= expected or lowers() then
-    return {'head_moved', "the shard's position is another"}
+  return {'head_moved', "the shard's position is another"}
 end
 
 -- Nothing refuses it from here on, and so writing may begin.
@@ -52,21 +52,21 @@ end
 -- two numbers of 32.
 local audiences = {}
 for at = AUDIENCES + 1, #ARGV, 2 do
-    local audience = {tenant = ARGV[at], blocks = cjson.decode(ARGV[at + 1]), high = 0, low = 0}
-    for _, block in ipairs(audience.blocks) do
-        local lane = block[1]
-        if lane < 32 then
-            audience.low = bit.bor(audience.low, bit.lshift(1, lane))
-        else
-            audience.high = bit.bor(audience.high, bit.lshift(1, lane - 32))
-        end
+  local audience = {tenant = ARGV[at], blocks = cjson.decode(ARGV[at + 1]), high = 0, low = 0}
+  for _, block in ipairs(audience.blocks) do
+    local lane = block[1]
+    if lane < 32 then
+      audience.low = bit.bor(audience.low, bit.lshift(1, lane))
+    else
+      audience.high = bit.bor(audience.high, bit.lshift(1, lane - 32))
     end
-    audiences[#audiences + 1] = audience
+  end
+  audiences[#audiences + 1] = audience
 end
 
 local function has_lane(high, low, lane)
-    if lane < 32 then return bit.band(low, bit.lshift(1, lane)) ~= 0 end
-    return bit.band(high, bit.lshift(1, lane - 32)) ~= 0
+  if lane < 32 then return bit.band(low, bit.lshift(1, lane)) ~= 0 end
+  return bit.band(high, bit.lshift(1, lane - 32)) ~= 0
 end
 
 -- Which lanes of each dispatch are done. A step may hold a dispatch twice.
@@ -74,33 +74,33 @@ end
 local progress = {}
 
 local function progress_key(dispatch)
-    return shard_key('progress', shard) .. ':' .. dispatch:sub(1, 2)
+  return shard_key('progress', shard) .. ':' .. dispatch:sub(1, 2)
 end
 
 local function progress_of(dispatch, digest)
-    local known = progress[dispatch]
-    if not known then
-        known = {high = 0, low = 0, digest = digest}
-        local stored = redis.call('HGET', progress_key(dispatch), dispatch)
-        if stored then
-            known.high, known.low, known.digest = struct.unpack('>I4I4c16', stored)
-        end
-        progress[dispatch] = known
+  local known = progress[dispatch]
+  if not known then
+    known = {high = 0, low = 0, digest = digest}
+    local stored = redis.call('HGET', progress_key(dispatch), dispatch)
+    if stored then
+      known.high, known.low, known.digest = struct.unpack('>I4I4c16', stored)
     end
-    return known
+    progress[dispatch] = known
+  end
+  return known
 end
 
 -- Which bucket a record is in: that of the last day that begins at or before it.
 
 local function add_days()
-    local known = {}
-    for _, day in ipairs(redis.call('LRANGE', shard_key('days', shard), 0, -1)) do
-        known[day:sub(1, 8)] = true
-    end
-    for at = 1, #days, 16 do
-        local day = days:sub(at, at + 15)
-        if not known[day:sub(1, 8)] then redis.call('RPUSH', shard_key('days', shard), day) end
-    end
+  local known = {}
+  for _, day in ipairs(redis.call('LRANGE', shard_key('days', shard), 0, -1)) do
+    known[day:sub(1, 8)] = true
+  end
+  for at = 1, #days, 16 do
+    local day = days:sub(at, at + 15)
+    if not known[day:sub(1, 8)] then redis.call('RPUSH', shard_key('days', shard), day) end
+  end
 end
 
 if days ~= '' then add_days() end
@@ -109,13 +109,13 @@ local shard_bytes = struct.pack('>I4', tonumber(shard))
 local first_seqs = {}  -- of the days, the last one first
 
 local function bucket_of(seq)
-    for back = 1, math.huge do
-        if not first_seqs[back] then
-            local day = redis.call('LINDEX', shard_key('days', shard), -back)
-            first_seqs[back] = day and day:sub(9) or NO_SEQ
-        end
-        if not below(seq, first_seqs[back]) then return shard_bytes .. first_seqs[back] end
+  for back = 1, math.huge do
+    if not first_seqs[back] then
+      local day = redis.call('LINDEX', shard_key('days', shard), -back)
+      first_seqs[back] = day and day:sub(9) or NO_SEQ
     end
+    if not below(seq, first_seqs[back]) then return shard_bytes .. first_seqs[back] end
+  end
 end
 
 -- Judge the records. What is new of a run, and of one bucket, becomes a piece.
@@ -123,58 +123,58 @@ end
 local verdicts, pieces, piece_of, shared = {}, {}, {}, {}
 
 local function add(seq, run, audience, high, low, record)
-    local bucket = bucket_of(seq)
-    shared[#shared + 1] = {bucket = bucket, seq = seq, record = record}
-    local piece = piece_of[run]
-    if not piece or piece.bucket ~= bucket then
-        piece = {bucket = bucket, audience = audience, whole = true, seqs = {}, masks = {}}
-        pieces[#pieces + 1] = piece
-        piece_of[run] = piece
-    end
-    piece.whole = piece.whole and high == audience.high and low == audience.low
-    piece.seqs[#piece.seqs + 1] = seq
-    piece.masks[#piece.masks + 1] = {high, low}
+  local bucket = bucket_of(seq)
+  shared[#shared + 1] = {bucket = bucket, seq = seq, record = record}
+  local piece = piece_of[run]
+  if not piece or piece.bucket ~= bucket then
+    piece = {bucket = bucket, audience = audience, whole = true, seqs = {}, masks = {}}
+    pieces[#pieces + 1] = piece
+    piece_of[run] = piece
+  end
+  piece.whole = piece.whole and high == audience.high and low == audience.low
+  piece.seqs[#piece.seqs + 1] = seq
+  piece.masks[#piece.masks + 1] = {high, low}
 end
 
 local function judge(seq, dispatch, digest, run, record)
-    local known = progress_of(dispatch, digest)
-    if known.digest ~= digest then return 0, 0, 0, 0, 1 end
-    local audience = audiences[struct.unpack('>I2', runs, run * 2 + 1) + 1]
-    local high = bit.band(audience.high, bit.bnot(known.high))
-    local low = bit.band(audience.low, bit.bnot(known.low))
-    known.high, known.low = bit.bor(known.high, high), bit.bor(known.low, low)
-    known.touched = true
-    -- What the shard dropped already is done, and leaves nothing.
-    if (high ~= 0 or low ~= 0) and below(gone, seq) then
-        add(seq, run, audience, high, low, record)
-    end
-    return high, low, bit.bxor(audience.high, high), bit.bxor(audience.low, low), 0
+  local known = progress_of(dispatch, digest)
+  if known.digest ~= digest then return 0, 0, 0, 0, 1 end
+  local audience = audiences[struct.unpack('>I2', runs, run * 2 + 1) + 1]
+  local high = bit.band(audience.high, bit.bnot(known.high))
+  local low = bit.band(audience.low, bit.bnot(known.low))
+  known.high, known.low = bit.bor(known.high, high), bit.bor(known.low, low)
+  known.touched = true
+  -- What the shard dropped already is done, and leaves nothing.
+  if (high ~= 0 or low ~= 0) and below(gone, seq) then
+    add(seq, run, audience, high, low, record)
+  end
+  return high, low, bit.bxor(audience.high, high), bit.bxor(audience.low, low), 0
 end
 
 local at = 1
 while at <= #records do
-    local seq, dispatch, digest, run, record
-    seq, dispatch, digest, run, record, at = struct.unpack('>c8c16c16I2I2c0', records, at)
-    verdicts[#verdicts + 1] = struct.pack('>I4I4I4I4B', judge(seq, dispatch, digest, run, record))
+  local seq, dispatch, digest, run, record
+  seq, dispatch, digest, run, record, at = struct.unpack('>c8c16c16I2I2c0', records, at)
+  verdicts[#verdicts + 1] = struct.pack('>I4I4I4I4B', judge(seq, dispatch, digest, run, record))
 end
 
 for dispatch, known in pairs(progress) do
-    if known.touched then
-        local done = struct.pack('>I4I4', known.high, known.low) .. known.digest
-        redis.call('HSET', progress_key(dispatch), dispatch, done)
-    end
+  if known.touched then
+    local done = struct.pack('>I4I4', known.high, known.low) .. known.digest
+    redis.call('HSET', progress_key(dispatch), dispatch, done)
+  end
 end
 
 -- What recipients share. A record whose lanes come in turns is there already.
 
 for _, one in ipairs(shared) do
-    local bucket, seq = one.bucket, one.seq
-    if redis.call('HSETNX', bucket_key('records', bucket), seq, one.record) == 1 then
-        redis.call('APPEND', prefix .. 'event:' .. one.record:sub(1, 16), bucket .. seq)
-        if insert(bucket_key('seqs', bucket), seq) == 8 then
-            redis.call('ZADD', shard_key('begun', shard), 0, bucket)
-        end
+  local bucket, seq = one.bucket, one.seq
+  if redis.call('HSETNX', bucket_key('records', bucket), seq, one.record) == 1 then
+    redis.call('APPEND', prefix .. 'event:' .. one.record:sub(1, 16), bucket .. seq)
+    if insert(bucket_key('seqs', bucket), seq) == 8 then
+      redis.call('ZADD', shard_key('begun', shard), 0, bucket)
     end
+  end
 end
 
 -- Entries.
@@ -183,63 +183,63 @@ local raised = {}  -- lane -> the seq of its last entry
 
 -- The seqs of a piece's entries for the users of a lane.
 local function seqs_of(piece, lane)
-    local seqs = {}
-    for place, seq in ipairs(piece.seqs) do
-        if has_lane(piece.masks[place][1], piece.masks[place][2], lane) then
-            seqs[#seqs + 1] = seq
-        end
+  local seqs = {}
+  for place, seq in ipairs(piece.seqs) do
+    if has_lane(piece.masks[place][1], piece.masks[place][2], lane) then
+      seqs[#seqs + 1] = seq
     end
-    return table.concat(seqs)
+  end
+  return table.concat(seqs)
 end
 
 -- These are a user's first entries of a bucket.
 local function begin(bucket, user)
-    redis.call('RPUSH', bucket_key('users', bucket), user)
-    redis.call('ZADD', prefix .. 'buckets:' .. user, 0, bucket)
+  redis.call('RPUSH', bucket_key('users', bucket), user)
+  redis.call('ZADD', prefix .. 'buckets:' .. user, 0, bucket)
 end
 
 local function write(piece)
-    local bucket, tenant = piece.bucket, piece.audience.tenant
-    local entries = bucket_key('entries', bucket) .. tenant
-    local all = piece.whole and table.concat(piece.seqs)
-    -- What is above the shard's position is above all that is stored.
-    local append = below(stored_position, piece.seqs[1])
-    for _, block in ipairs(piece.audience.blocks) do
-        local seqs = all or seqs_of(piece, block[1])
-        if seqs ~= '' then
-            raised[block[1]] = larger(raised[block[1]] or NO_SEQ, seqs:sub(-8))
-            for _, name in ipairs(block[2]) do
-                local key = entries .. name
-                local bytes = append and redis.call('APPEND', key, seqs) or insert(key, seqs)
-                if bytes == #seqs then begin(bucket, tenant .. name) end
-            end
-        end
+  local bucket, tenant = piece.bucket, piece.audience.tenant
+  local entries = bucket_key('entries', bucket) .. tenant
+  local all = piece.whole and table.concat(piece.seqs)
+  -- What is above the shard's position is above all that is stored.
+  local append = below(stored_position, piece.seqs[1])
+  for _, block in ipairs(piece.audience.blocks) do
+    local seqs = all or seqs_of(piece, block[1])
+    if seqs ~= '' then
+      raised[block[1]] = larger(raised[block[1]] or NO_SEQ, seqs:sub(-8))
+      for _, name in ipairs(block[2]) do
+        local key = entries .. name
+        local bytes = append and redis.call('APPEND', key, seqs) or insert(key, seqs)
+        if bytes == #seqs then begin(bucket, tenant .. name) end
+      end
     end
+  end
 end
 
 for _, piece in ipairs(pieces) do
-    write(piece)
+  write(piece)
 end
 
 -- Marks, by first seq. A known epoch keeps its first.
 
 local function add_mark(conversation, epoch, first_seq)
-    local known = redis.call('HGET', shard_key('marks', shard), conversation) or ''
-    local place = 1
-    for start = 1, #known, 16 do
-        if known:sub(start, start + 7) == epoch then return end
-        if not below(first_seq, known:sub(start + 8, start + 15)) then place = start + 16 end
-    end
-    local marked = known:sub(1, place - 1) .. epoch .. first_seq .. known:sub(place)
-    redis.call('HSET', shard_key('marks', shard), conversation, marked)
-    if known ~= '' then redis.call('SADD', shard_key('folding', shard), conversation) end
+  local known = redis.call('HGET', shard_key('marks', shard), conversation) or ''
+  local place = 1
+  for start = 1, #known, 16 do
+    if known:sub(start, start + 7) == epoch then return end
+    if not below(first_seq, known:sub(start + 8, start + 15)) then place = start + 16 end
+  end
+  local marked = known:sub(1, place - 1) .. epoch .. first_seq .. known:sub(place)
+  redis.call('HSET', shard_key('marks', shard), conversation, marked)
+  if known ~= '' then redis.call('SADD', shard_key('folding', shard), conversation) end
 end
 
 at = 1
 while at <= #marks do
-    local epoch, first_seq, conversation
-    epoch, first_seq, conversation, at = struct.unpack('>c8c8I2c0', marks, at)
-    add_mark(conversation, epoch, first_seq)
+  local epoch, first_seq, conversation
+  epoch, first_seq, conversation, at = struct.unpack('>c8c8I2c0', marks, at)
+  add_mark(conversation, epoch, first_seq)
 end
 
 -- Where the shard stands.
@@ -247,11 +247,11 @@ end
 local LANES = 64
 local last = {struct.unpack(string.rep('c8', LANES), lane_last)}
 for lane, seq in pairs(raised) do
-    last[lane + 1] = larger(last[lane + 1], seq)
+  last[lane + 1] = larger(last[lane + 1], seq)
 end
 local answer = table.concat(verdicts)
 redis.call(
-    'HSET', state_key,
-    'position', position, 'next_offset', next_offset, 'lagging', lagging,
-    'lane_last', table.concat(last, '', 1, LANES), 'request_id', request_id, 'verdicts', answer)
+  'HSET', state_key,
+  'position', position, 'next_offset', next_offset, 'lagging', lagging,
+  'lane_last', table.concat(last, '', 1, LANES), 'request_id', request_id, 'verdicts', answer)
 return {'applied', answer}

@@ -5,12 +5,12 @@
 local user, events = ARGV[2], ARGV[3]
 local found = {}
 for start = 1, #events, 16 do
-    local stored = redis.call('GET', prefix .. 'event:' .. events:sub(start, start + 15)) or ''
-    for at = 1, #stored, 20 do
-        local bucket, seq = stored:sub(at, at + 11), stored:sub(at + 12, at + 19)
-        if holds(bucket_key('entries', bucket) .. user, seq) then
-            found[#found + 1] = struct.pack('>I4', (start - 1) / 16) .. seq
-        end
+  local stored = redis.call('GET', prefix .. 'event:' .. events:sub(start, start + 15)) or ''
+  for at = 1, #stored, 20 do
+    local bucket, seq = stored:sub(at, at + 11), stored:sub(at + 12, at + 19)
+    if holds(bucket_key('entries', bucket) .. user, seq) then
+      found[#found + 1] = struct.pack('>I4', (start - 1) / 16) .. seq
     end
+  end
 end
 return table.concat(found)

@@ -3,9 +3,9 @@
 
 local shard, after, limit = unpack(ARGV, 2)
 local seqs = redis.call(
-    'ZRANGE', shard_key('kept_order', shard), '(' .. after, '+', 'BYLEX', 'LIMIT', 0, limit)
+  'ZRANGE', shard_key('kept_order', shard), '(' .. after, '+', 'BYLEX', 'LIMIT', 0, limit)
 local kept = {}
 for place, seq in ipairs(seqs) do
-    kept[place] = redis.call('HGET', shard_key('kept', shard), seq)
+  kept[place] = redis.call('HGET', shard_key('kept', shard), seq)
 end
 return {table.concat(seqs), kept}

@@ -29,11 +29,11 @@
 local prefix = ARGV[1]
 
 local function shard_key(kind, shard)
-    return prefix .. kind .. ':' .. shard
+  return prefix .. kind .. ':' .. shard
 end
 
 local function bucket_key(kind, bucket)
-    return prefix .. kind .. ':' .. bucket
+  return prefix .. kind .. ':' .. bucket
 end
 
 local NO_SHARD = {'not_found', 'the shard was never opened'}
@@ -41,7 +41,7 @@ local STALE_TERM = {'stale_epoch', "the shard's term is not the caller's"}
 
 -- Why a step of this term is not taken; nil if it is.
 local function refused(shard, term)
-    local stored = redis.call('HGET', shard_key('shard', shard), 'term')
-    if not stored then return NO_SHARD end
-    if stored ~= term then return STALE_TERM end
+  local stored = redis.call('HGET', shard_key('shard', shard), 'term')
+  if not stored then return NO_SHARD end
+  if stored ~= term then return STALE_TERM end
 end

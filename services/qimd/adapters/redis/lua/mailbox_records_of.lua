@@ -4,11 +4,11 @@
 
 local places, records = {}, {}
 for start = 1, #ARGV[2], 16 do
-    local stored = redis.call('GET', prefix .. 'event:' .. ARGV[2]:sub(start, start + 15)) or ''
-    for at = 1, #stored, 20 do
-        local bucket, seq = stored:sub(at, at + 11), stored:sub(at + 12, at + 19)
-        places[#places + 1] = bucket:sub(1, 4) .. seq
-        records[#records + 1] = redis.call('HGET', bucket_key('records', bucket), seq)
-    end
+  local stored = redis.call('GET', prefix .. 'event:' .. ARGV[2]:sub(start, start + 15)) or ''
+  for at = 1, #stored, 20 do
+    local bucket, seq = stored:sub(at, at + 11), stored:sub(at + 12, at + 19)
+    places[#places + 1] = bucket:sub(1, 4) .. seq
+    records[#records + 1] = redis.call('HGET', bucket_key('records', bucket), seq)
+  end
 end
 return {table.concat(places), table.concat(records)}

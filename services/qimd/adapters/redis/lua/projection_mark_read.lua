@@ -6,7 +6,7 @@ local stored = row_of(user, conversation)
 if not stored then return {'not_found', 'no such row'} end
 if stored ~= tonumber(applied) then return {'head_moved', 'the row has newer events'} end
 if mark_of(user, conversation) > tonumber(mark) then
-    return {'head_moved', 'another device has read further'}
+  return {'head_moved', 'another device has read further'}
 end
 put_row(user, conversation, stored, tonumber(unread))
 put_mark(user, conversation, tonumber(mark))

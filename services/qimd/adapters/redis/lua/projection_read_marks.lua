@@ -3,6 +3,6 @@
 
 local marks = {}
 for at = 2, #ARGV, 2 do
-    marks[#marks + 1] = text(mark_of(ARGV[at], ARGV[at + 1]))
+  marks[#marks + 1] = text(mark_of(ARGV[at], ARGV[at + 1]))
 end
 return table.concat(marks, ' ')

@@ -9,7 +9,7 @@ local stored_meta, stored_offset = unpack(redis.call('HMGET', key, 'meta', 'next
 local expected = stored_meta == meta and stored_offset == next_offset
 local wanted = stored_meta == wanted_meta and stored_offset == wanted_offset
 if not expected and not wanted then
-    return {'head_moved', 'another owner moved the checkpoint'}
+  return {'head_moved', 'another owner moved the checkpoint'}
 end
 redis.call('HSET', key, 'meta', wanted_meta, 'next_offset', wanted_offset)
 return {'applied'}
