@@ -21,10 +21,11 @@ from tests.contract.redis_scenes import (
     opened,
     owned,
     start,
+    url,
 )
 from tests.engines.redis import Redis
 
-from qimd.adapters.redis import RedisStores
+from qimd.adapters.redis import RedisStores, open_redis
 from qimd.adapters.redis.engine import CONNECTIONS_MAX, ScriptFailed
 from qimd.core.errors import ErrorCode, QimError
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal, Unknown
@@ -68,6 +69,19 @@ async def test_a_closed_store_is_certainly_not_asked(stores: RedisStores) -> Non
     epoch = await owned(stores)
     await stores.close()
     assert refused(await message(stores, epoch, 1)) is Refusal.UNREACHABLE
+
+
+async def test_a_password_opens_the_door_and_is_never_told(tmp_path: Path) -> None:
+    with Redis(tmp_path / "redis") as server:
+        async with opened(server.address) as stores:
+            await stores.engine.fetch([("CONFIG SET", "requirepass", "open-sesame")])
+        async with opened(f":open-sesame@{server.address}") as stores:
+            assert await owned(stores) > 0
+            shown = repr(stores)
+        with pytest.raises(QimError) as failure:
+            await open_redis(url(f":close-sesame@{server.address}"), "test")
+        assert failure.value.code is ErrorCode.UNAVAILABLE
+        assert "sesame" not in f"{shown}{failure.value}"
 
 
 async def test_a_lost_reply_is_resolved_by_the_same_step() -> None:
