@@ -256,8 +256,9 @@ class FakeMailbox(Room):
         return MailboxSeq(last_applied)
 
     async def read(self, user: UserKey, after: int, limit: int) -> Page:
+        page = self._page(user, after, limit)
         await self.enter(f"read {user.user} {after}", "read")
-        return self._page(user, after, limit)
+        return page
 
     async def report(self, user: UserKey, report: GapReport) -> bool:
         await self.enter(f"report {report}", "report")
