@@ -17,6 +17,7 @@ FIT = {
     "retention.bytes": "-1",
     "max.message.bytes": "1048588",
     "cleanup.policy": "delete",
+    "compression.type": "producer",
     "message.timestamp.type": "LogAppendTime",
     "min.insync.replicas": "2",
     "unclean.leader.election.enable": "false",
@@ -27,7 +28,7 @@ KAFKA_4_1 = [(0, 0, 13), (1, 4, 17), (3, 0, 13)]
 
 def test_a_fit_topic_is_let_through() -> None:
     judge_topic(FIT, DEMANDS)
-    judge_copies(FIT, 3, DEMANDS)
+    judge_copies(FIT, 3, 3, DEMANDS)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,7 @@ def test_a_fit_topic_is_let_through() -> None:
         ("max.message.bytes", "40000"),
         ("cleanup.policy", "compact"),
         ("cleanup.policy", "compact,delete"),
+        ("compression.type", "zstd"),
         ("message.timestamp.type", "CreateTime"),
         ("unclean.leader.election.enable", "true"),
     ],
@@ -62,19 +64,25 @@ def test_a_setting_that_can_not_be_read_is_refused(setting: str) -> None:
 @pytest.mark.parametrize("replicas", ["1", None])
 def test_one_copy_is_refused(replicas: str | None) -> None:
     with pytest.raises(LogRefused, match=r"min\.insync\.replicas"):
-        judge_copies({**FIT, "min.insync.replicas": replicas}, 3, DEMANDS)
+        judge_copies({**FIT, "min.insync.replicas": replicas}, 3, 3, DEMANDS)
+
+
+def test_fewer_copies_than_must_be_in_sync_are_refused() -> None:
+    """Nothing could be appended, and it would show at the first message only."""
+    with pytest.raises(LogRefused, match="replicas"):
+        judge_copies(FIT, 3, 1, DEMANDS)
 
 
 def test_too_few_brokers_are_refused() -> None:
     with pytest.raises(LogRefused, match="brokers"):
-        judge_copies(FIT, 2, DEMANDS)
+        judge_copies(FIT, 2, 2, DEMANDS)
 
 
 def test_a_single_node_has_one_copy_by_choice_and_nothing_else_is_waived() -> None:
     single = Demands(
         partitions=8, recovery_window_ms=7 * DAY_MS, record_bytes=40_000, single_node=True
     )
-    judge_copies({**FIT, "min.insync.replicas": "1"}, 1, single)
+    judge_copies({**FIT, "min.insync.replicas": "1"}, 1, 1, single)
     with pytest.raises(LogRefused, match=r"message\.timestamp\.type"):
         judge_topic({**FIT, "message.timestamp.type": "CreateTime"}, single)
 

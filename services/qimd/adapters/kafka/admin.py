@@ -36,6 +36,7 @@ async def create_topic(
         "unclean.leader.election.enable": "false",
         "retention.ms": str(retention_ms),
         "retention.bytes": "-1",
+        "compression.type": "producer",
         "max.message.bytes": str(max_record_bytes + BATCH_OVERHEAD_BYTES),
         "min.insync.replicas": str(max(1, replicas - 1)),
         **(others or {}),

@@ -44,7 +44,7 @@ class Cluster:
     def at(cls, addresses: str) -> "Cluster":
         """From `host:port[,host:port…]`. Raises ValueError."""
         pairs = [address.strip().rpartition(":") for address in addresses.split(",")]
-        return cls(tuple(Node(host, int(port)) for host, _, port in pairs))
+        return cls(tuple(Node(host.strip("[]"), int(port)) for host, _, port in pairs))
 
 
 class Brokers:
@@ -57,6 +57,7 @@ class Brokers:
         self.cluster = cluster
         self._family = family
         self._connections: dict[Node, AIOKafkaConnection] = {}
+        self._any = list(cluster.bootstrap)
         self._connecting = asyncio.Lock()
 
     def sibling(self) -> "Brokers":
@@ -81,14 +82,16 @@ class Brokers:
     async def ask_any(self, request: Request[Any]) -> Any:
         """The reply of the first broker of the bootstrap list that gives one.
 
-        Raises QimError(UNAVAILABLE).
+        One that does not is asked last from then on. Raises QimError(UNAVAILABLE).
         """
         failure = unavailable("no Kafka broker is configured")
-        for node in self.cluster.bootstrap:
+        for node in tuple(self._any):
             try:
                 return await self.ask(node, request)
             except QimError as error:
                 failure = error
+                self._any.remove(node)
+                self._any.append(node)
         raise failure
 
     async def close(self) -> None:

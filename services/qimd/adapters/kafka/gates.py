@@ -7,11 +7,10 @@ by choice, and only what guards copies is waived.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from aiokafka.protocol.admin import ApiVersionRequest
 
-from qimd.adapters.kafka.brokers import Brokers, Node
 from qimd.adapters.kafka.configs import Configs, Resource, describe, log_settings, number
 from qimd.adapters.kafka.log import KafkaLog
 from qimd.adapters.kafka.protocol import NEEDED
@@ -28,6 +27,7 @@ TOPIC_SETTINGS: Final = (
     "retention.bytes",
     "max.message.bytes",
     "cleanup.policy",
+    "compression.type",
     "message.timestamp.type",
     "min.insync.replicas",
     "unclean.leader.election.enable",
@@ -60,8 +60,7 @@ async def gate(log: KafkaLog, demands: Demands) -> None:
 
     Raises LogRefused, LogFault(MISSING), QimError(UNAVAILABLE).
     """
-    for node in log.brokers.cluster.bootstrap:
-        judge_versions(await _versions(log.brokers, node))
+    judge_versions(_versions(await log.brokers.ask_any(ApiVersionRequest())))
     topic = await look(log.brokers, log.topic)
     if topic.identity.partitions != demands.partitions:
         raise LogRefused(
@@ -69,12 +68,11 @@ async def gate(log: KafkaLog, demands: Demands) -> None:
         )
     configs = await describe(log.brokers, Resource.TOPIC, log.topic, TOPIC_SETTINGS)
     judge_topic(configs, demands)
-    judge_copies(configs, len(topic.brokers), demands)
-    for node_id, node in topic.brokers.items():
+    judge_copies(configs, len(topic.brokers), topic.replicas, demands)
+    for broker, node in topic.brokers.items():
+        judge_versions(_versions(await log.brokers.ask(node, ApiVersionRequest())))
         keys = ("auto.create.topics.enable",)
-        judge_broker(
-            node_id, await describe(log.brokers, Resource.BROKER, str(node_id), keys, node)
-        )
+        judge_broker(broker, await describe(log.brokers, Resource.BROKER, str(broker), keys, node))
 
 
 def judge_topic(configs: Configs, demands: Demands) -> None:
@@ -98,7 +96,7 @@ def judge_topic(configs: Configs, demands: Demands) -> None:
         )
 
 
-def judge_copies(configs: Configs, brokers: int, demands: Demands) -> None:
+def judge_copies(configs: Configs, brokers: int, copies: int, demands: Demands) -> None:
     """Raises LogRefused for a log with one copy, unless the deployment is a single node."""
     if demands.single_node:
         return
@@ -110,16 +108,18 @@ def judge_copies(configs: Configs, brokers: int, demands: Demands) -> None:
     replicas = number(configs, "min.insync.replicas")
     if replicas is None or replicas < REPLICAS_MIN:
         raise LogRefused("min.insync.replicas", f"it is {replicas}, not {REPLICAS_MIN} or more")
+    if copies < replicas:
+        raise LogRefused("replicas", f"there are {copies}, below min.insync.replicas {replicas}")
 
 
-def judge_broker(node_id: int, configs: Configs) -> None:
+def judge_broker(broker: int, configs: Configs) -> None:
     """Raises LogRefused for a broker that would make a topic because somebody asks for it: a
     deleted one would be back, empty and with the settings of none.
     """
     setting = "auto.create.topics.enable"
     found = configs.get(setting)
     if found != "false":
-        raise LogRefused(setting, f"on broker {node_id} it is {found}, and must be false")
+        raise LogRefused(setting, f"on broker {broker} it is {found}, and must be false")
 
 
 def judge_versions(spoken: Sequence[tuple[int, int, int]]) -> None:
@@ -139,9 +139,10 @@ _EXACTLY: Final = {
     "unclean.leader.election.enable": "false",
     # It would cut the retention short whenever much is sent.
     "retention.bytes": "-1",
+    # A broker that compresses may do it in a way that readers lack the library for.
+    "compression.type": "producer",
 }
 
 
-async def _versions(brokers: Brokers, node: Node) -> Sequence[tuple[int, int, int]]:
-    reply = await brokers.ask(node, ApiVersionRequest())
+def _versions(reply: Any) -> Sequence[tuple[int, int, int]]:
     return [(key, oldest, latest) for key, oldest, latest, *_ in reply.api_versions]

@@ -63,12 +63,13 @@ class KafkaProducer:
         self._cutter = cutter
         self._limit = limit
         self._spent = False
+        self._closed = False
         self._one_at_a_time = asyncio.Lock()
 
     async def produce(self, batch: Sequence[ProduceRecord]) -> Sequence[Outcome[None]]:
         async with self._one_at_a_time:
-            if self._spent:
-                return [NotApplied(Refusal.UNREACHABLE, "an earlier batch failed")] * len(batch)
+            if self._spent or self._closed:
+                return [NotApplied(Refusal.UNREACHABLE, "the producer is spent")] * len(batch)
             # A call that is cancelled on its way spends the producer as well: what it sent may
             # land, and nothing may come behind it as if it had not been.
             self._spent = True
@@ -77,7 +78,7 @@ class KafkaProducer:
             return outcomes
 
     async def close(self) -> None:
-        self._spent = True
+        self._closed = True
         await self._brokers.close()
 
     async def _produce(self, batch: Sequence[ProduceRecord]) -> Sequence[Outcome[None]]:
@@ -159,6 +160,8 @@ class KafkaProducer:
     async def _look_again(self, lots: dict[int, deque[Lot]]) -> bool:
         """Wait a little and find the leaders anew; False if the topic is not ours any more."""
         await self._runtime.sleep(RETRY_AFTER_S)
+        if self._closed:
+            return False
         try:
             topic = await look(self._brokers, self._topic.identity.topic)
         except QimError:

@@ -10,7 +10,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from aiokafka.errors import NoError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from aiokafka.errors import (
+    CorruptRecordException,
+    KafkaError,
+    NoError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
 from aiokafka.record.memory_records import MemoryRecords
 
 from qimd.adapters.kafka.brokers import Brokers, refused
@@ -111,18 +117,33 @@ class KafkaReader:
         self._leader_moved = False
 
     def _take(self, fetched: bytes | None) -> None:
-        batches = MemoryRecords(fetched or b"")
-        while (batch := batches.next_batch()) is not None:
-            if not batch.validate_crc():
-                raise unavailable(f"a batch of partition {self._partition} arrived broken")
-            if not batch.is_control_batch:
-                # A broker sends whole batches, also of an offset within one.
-                self._ready.extend(
-                    LogRecord(record.offset, record.timestamp or 0, record.value or b"")
-                    for record in batch
-                    if record.offset >= self._next
-                )
-            self._next = batch.next_offset
+        """Decode batch by batch: what can be read of them is, the next fetch begins behind it."""
+        try:
+            batches = MemoryRecords(fetched or b"")
+            while (batch := batches.next_batch()) is not None:
+                self._ready.extend(_records(batch, self._next))
+                self._next = batch.next_offset
+        except KafkaError as error:
+            if not self._ready:
+                raise unavailable(
+                    f"the batch at offset {self._next} of partition {self._partition} "
+                    f"can't be read: {error}"
+                ) from None
+
+
+def _records(batch: Any, first: int) -> list[LogRecord]:
+    """A batch's records from the offset `first` on: a broker sends whole batches, also of an offset
+    within one. Raises KafkaError for a batch that is broken, or compressed in a way unknown here.
+    """
+    if not batch.validate_crc():
+        raise CorruptRecordException("its checksum differs")
+    if batch.is_control_batch:
+        return []
+    return [
+        LogRecord(record.offset, record.timestamp, record.value or b"")
+        for record in batch
+        if record.offset >= first
+    ]
 
 
 def _parts(reply: Any) -> tuple[int, bytes | None]:

@@ -23,6 +23,8 @@ class Topic:
     identity: LogIdentity
     brokers: Mapping[int, Node]
     leaders: Mapping[int, Node]
+    replicas: int
+    """Copies of the partition that has the fewest."""
 
     @property
     def topic_id(self) -> uuid.UUID:
@@ -42,7 +44,7 @@ class Topic:
 async def look(brokers: Brokers, name: str) -> Topic:
     """Ask for the topic.
 
-    Raises LogFault(MISSING) without the topic or its UUID, QimError(UNAVAILABLE).
+    Raises LogFault(MISSING) without the topic, its UUID or a cluster id, QimError(UNAVAILABLE).
     """
     reply = await brokers.ask_any(TopicMetadata(name))
     ((code, _, topic_id, _, partitions, *_),) = reply.topics
@@ -50,11 +52,16 @@ async def look(brokers: Brokers, name: str) -> Topic:
         raise LogFault(LogFaultKind.MISSING, f"there is no topic {name}")
     if code != NoError.errno:
         raise refused(code, f"the topic {name}")
-    if topic_id == NO_UUID:
-        raise LogFault(LogFaultKind.MISSING, f"the topic {name} has no UUID: the broker is too old")
+    if topic_id == NO_UUID or not reply.cluster_id:
+        raise LogFault(
+            LogFaultKind.MISSING,
+            f"nothing proves which log {name} is: topic id {topic_id}, "
+            f"cluster id {reply.cluster_id!r}",
+        )
     nodes = {node_id: Node(host, port) for node_id, host, port, *_ in reply.brokers}
     return Topic(
         LogIdentity(reply.cluster_id, name, str(topic_id), len(partitions)),
         nodes,
         {number: nodes[leader] for _, number, leader, *_ in partitions if leader in nodes},
+        min((len(replicas) for _, _, _, _, replicas, *_ in partitions), default=0),
     )
