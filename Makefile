@@ -82,6 +82,7 @@ lock: setup ## Resolve the lock files anew from pyproject.toml
 
 .PHONY: clean
 clean: ## Remove what setup and the tools made
+	if [[ -x $(BIN)/python ]]; then $(BIN)/python -m tests.engines down; fi
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	rm -rf compat/drivers/es/node_modules
 	find services gen compat tests scripts -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
