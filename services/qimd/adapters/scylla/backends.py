@@ -17,6 +17,7 @@ from qimd.ports.store import ShardKind
 class ScyllaBackends:
     """The ports that this engine serves, of one deployment; `close` them at the end."""
 
+    deployment: str
     tenants: ScyllaTenantStore
     epochs: ScyllaEpochStore
     conversations: ScyllaConversationStore
@@ -27,6 +28,7 @@ class ScyllaBackends:
     def over(cls, session: Session, deployment: str) -> "ScyllaBackends":
         """The ports of a deployment over a session to a keyspace that has its tables."""
         return cls(
+            deployment=deployment,
             tenants=ScyllaTenantStore(session, deployment),
             epochs=ScyllaEpochStore(session, deployment),
             conversations=ScyllaConversationStore(session, deployment),

@@ -46,7 +46,8 @@ DROPS_MAX: Final = 1_000
 """Kept records that one conditional write drops."""
 
 _DONE: Final = """
-SELECT seq, lanes, digest FROM mailbox_progress WHERE deployment = ? AND dispatch_id = ?
+SELECT dispatch_id, seq, lanes, digest FROM mailbox_dispatches
+WHERE deployment = ? AND event_id = ? AND shard = ?
 """
 _DROP_MARK: Final = """
 DELETE FROM mailbox_marks WHERE deployment = ? AND shard = ? AND bucket = ?
@@ -58,9 +59,6 @@ WHERE deployment = ? AND shard = ? AND segment = ? AND seq >= ? AND seq <= ?
 """
 _DROP_ENTRIES: Final = """
 DELETE FROM mailbox_entries WHERE deployment = ? AND tenant = ? AND user_id = ? AND seq <= ?
-"""
-_DROP_EVENT: Final = """
-DELETE FROM mailbox_events WHERE deployment = ? AND event_id = ? AND shard = ? AND seq = ?
 """
 _IN_SEGMENT: Final = "WHERE deployment = ? AND shard = ? AND segment = ? AND seq <= ?"
 _DROP_RECORDS: Final = f"DELETE FROM mailbox_records {_IN_SEGMENT}"
@@ -127,13 +125,15 @@ class ScyllaMailboxStore(MailboxReads):
         return await self._shards.change(step.shard, lambda now: moved(now, step, verdicts))
 
     async def _done(self, step: ApplyStep) -> dict[DispatchId, list[Done]]:
-        names = list(dict.fromkeys(record.dispatch_id for record in step.records))
+        events = dict.fromkeys(record.ref.event_id for record in step.records)
         pages = await asyncio.gather(
-            *(self._session.rows(_DONE, self._deployment, name) for name in names)
+            *(self._session.rows(_DONE, self._deployment, of, step.shard) for of in events)
         )
-        return {
-            name: [done_of(row) for row in rows] for name, rows in zip(names, pages, strict=True)
-        }
+        found: dict[DispatchId, list[Done]] = {}
+        for rows in pages:
+            for name, *done in rows:
+                found.setdefault(DispatchId(name), []).append(done_of(tuple(done)))
+        return found
 
     @step
     async def begin_epoch(
@@ -238,10 +238,7 @@ class ScyllaMailboxStore(MailboxReads):
         ]
 
     def _record_drops(self, records: Sequence[MaterialisedRecord]) -> Partitions:
-        drops = [
-            [Write(_DROP_EVENT, (self._deployment, one.ref.event_id, one.shard, one.seq))]
-            for one in records
-        ]
+        drops: list[list[Write]] = []
         lasts = {segment_of(record.seq): record for record in records}
         for segment, last in lasts.items():
             place = (self._deployment, last.shard, segment, last.seq)

@@ -24,7 +24,7 @@ from qimd.adapters.scylla.mailbox_records import (
 )
 from qimd.adapters.scylla.mailbox_shards import NO_SHARD, STALE_TERM, Become, ShardRow
 from qimd.adapters.scylla.session import Row, Write
-from qimd.core.ids import DispatchId
+from qimd.core.ids import DispatchId, EventId
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
 from qimd.core.parameters import LANES
 from qimd.ports.mailbox import (
@@ -59,12 +59,9 @@ _BLOCK: Final = """
 INSERT INTO mailbox_blocks (deployment, shard, segment, seq, lane, users)
 VALUES (?, ?, ?, ?, ?, ?)
 """
-_EVENT: Final = f"""
-INSERT INTO mailbox_events (deployment, shard, seq, {RECORD_COLUMNS})
-VALUES (?, ?, ?, {RECORD_MARKS})
-"""
-_PROGRESS: Final = """
-INSERT INTO mailbox_progress (deployment, dispatch_id, seq, lanes, digest) VALUES (?, ?, ?, ?, ?)
+_DISPATCH: Final = f"""
+INSERT INTO mailbox_dispatches (deployment, shard, seq, lanes, digest, {RECORD_COLUMNS})
+VALUES (?, ?, ?, ?, ?, {RECORD_MARKS})
 """
 
 
@@ -83,7 +80,12 @@ class Done:
 def done_of(row: Row) -> Done:
     """From (seq, lanes, digest) as they are stored."""
     seq, lanes, digest = row
-    return Done(seq, lanes % _WORD, digest)
+    return Done(seq, unsigned(lanes), digest)
+
+
+def unsigned(lanes: int) -> int:
+    """A mask of 64 lanes from the engine's signed integer."""
+    return lanes % _WORD
 
 
 def judge(row: ShardRow | None, step: ApplyStep) -> Outcome[Sequence[RecordVerdict]] | None:
@@ -185,14 +187,10 @@ def entry_writes(deployment: str, step: ApplyStep, verdicts: Verdicts) -> Partit
     for record, verdict in zip(step.records, verdicts, strict=True):
         if not verdict.applied:
             continue
-        shared = _shared(step, record)
         segment = (deployment, step.shard, segment_of(record.seq))
-        place = (deployment, step.shard, record.seq)
-        values = record_values(shared)
         records = partitions.setdefault(("record", segment), [])
+        values = record_values(_shared(step, record))
         records.append(Write(_RECORD, (*segment, record.seq, *values)))
-        events = partitions.setdefault(("event", record.ref.event_id), [])
-        events.append(Write(_EVENT, (*place, *values)))
         blocks = partitions.setdefault(("block", segment), [])
         for block in record.blocks:
             if verdict.applied >> block.lane & 1:
@@ -207,12 +205,13 @@ def entry_writes(deployment: str, step: ApplyStep, verdicts: Verdicts) -> Partit
 
 def progress_writes(deployment: str, step: ApplyStep, verdicts: Verdicts) -> Partitions:
     """The persistent dedupe, behind the entries."""
-    partitions: dict[DispatchId, list[Write]] = {}
+    partitions: dict[EventId, list[Write]] = {}
     for record, verdict in zip(step.records, verdicts, strict=True):
         if verdict.applied:
             lanes = verdict.applied if verdict.applied < _WORD // 2 else verdict.applied - _WORD
-            values = (deployment, record.dispatch_id, record.seq, lanes, record.content_digest)
-            partitions.setdefault(record.dispatch_id, []).append(Write(_PROGRESS, values))
+            place = (deployment, step.shard, record.seq, lanes, record.content_digest)
+            values = (*place, *record_values(_shared(step, record)))
+            partitions.setdefault(record.ref.event_id, []).append(Write(_DISPATCH, values))
     return list(partitions.values())
 
 

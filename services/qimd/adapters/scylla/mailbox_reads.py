@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from qimd.adapters.scylla.conversation_rows import BUCKETS, bucket_of
+from qimd.adapters.scylla.mailbox_apply import unsigned
 from qimd.adapters.scylla.mailbox_records import (
     RECORD_COLUMNS,
     record_of,
@@ -43,7 +44,8 @@ _LANES: Final = """
 SELECT lane FROM mailbox_blocks WHERE deployment = ? AND shard = ? AND segment = ? AND seq = ?
 """
 _OF_EVENT: Final = f"""
-SELECT shard, seq, {RECORD_COLUMNS} FROM mailbox_events WHERE deployment = ? AND event_id = ?
+SELECT shard, seq, lanes, {RECORD_COLUMNS} FROM mailbox_dispatches
+WHERE deployment = ? AND event_id = ?
 """
 _MARKS_OF: Final = """
 SELECT fencing_epoch, first_seq FROM mailbox_marks
@@ -152,20 +154,12 @@ class MailboxReads:
     async def _records_of(
         self, event_ids: Sequence[EventId]
     ) -> Sequence[Sequence[MaterialisedRecord]]:
-        """Of each event what counts, in the order of shards and seqs."""
+        """Of each event what counts and has not expired, in the order of shards and seqs."""
         pages = await asyncio.gather(
             *(self._session.rows(_OF_EVENT, self._deployment, of) for of in event_ids)
         )
         shards = await self._rows_of({shard for rows in pages for shard, *_ in rows})
-        return [
-            [
-                record
-                for shard, seq, *columns in rows
-                for record in (record_of(shard, seq, tuple(columns)),)
-                if await self._counts(shards[shard], record)
-            ]
-            for rows in pages
-        ]
+        return [_records(shards, rows) for rows in pages]
 
     # --- a user's ---
 
@@ -227,6 +221,16 @@ def marks_of(rows: Sequence[Row]) -> Sequence[EpochMark]:
         firsts[fencing_epoch] = min(first_seq, firsts.get(fencing_epoch, first_seq))
     marks = [EpochMark(fencing_epoch, first) for fencing_epoch, first in firsts.items()]
     return tuple(sorted(marks, key=lambda mark: mark.first_seq))
+
+
+def _records(shards: Mapping[int, ShardRow], rows: Sequence[Row]) -> list[MaterialisedRecord]:
+    """One for each seq at which lanes were done that count."""
+    found = {
+        (shard, seq): record_of(shard, seq, tuple(columns))
+        for shard, seq, lanes, *columns in rows
+        if seq > shards[shard].gone and shards[shard].counted(seq, unsigned(lanes))
+    }
+    return [found[place] for place in sorted(found)]
 
 
 def _entry(user: UserKey, seq: int, columns: Row) -> Entry:

@@ -73,7 +73,9 @@ def segments(row: ShardRow, after: int, through: int) -> Iterator[int]:
     Each epoch has its own, from its first offset to the last position that it reached: offsets
     begin anew with an epoch, and its segments do not.
     """
-    lasts = [*(end.position for end in row.ends), row.state.position]
-    for boundary, last in zip(row.state.boundaries, lasts, strict=True):
+    reached = [*(end.position for end in row.ends), row.state.position]
+    for boundary, position in zip(row.state.boundaries, reached, strict=True):
         first = max(after + 1, mailbox_seq(boundary.shard_epoch, boundary.first_offset))
-        yield from range(segment_of(first), segment_of(min(through, last)) + 1)
+        last = min(through, position)
+        if first <= last:
+            yield from range(segment_of(first), segment_of(last) + 1)

@@ -9,9 +9,13 @@ records that it keeps. Cells that rise by themselves (see `rising`) say so.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 VERSION: Final = 1
+
+MIGRATE_TIMEOUT_S: Final = 60.0
+"""A table is made in a second or more, and every node must agree to it."""
 
 _VERSIONS: Final = "CREATE TABLE IF NOT EXISTS schema_version (id int PRIMARY KEY, version int)"
 
@@ -114,20 +118,16 @@ TABLES: Final[Sequence[str]] = (
         users frozen<list<text>>,
         PRIMARY KEY ((deployment, shard, segment), seq, lane))
     """,
-    # The same records by their events.
+    # DispatchProgress, never collected: a row for each time that lanes (a mask) of a dispatch were
+    # done, at a seq. By events, so that it tells what the shards hold of one as well.
     """
-    CREATE TABLE IF NOT EXISTS mailbox_events (
-        deployment text, event_id blob, shard int, seq bigint,
+    CREATE TABLE IF NOT EXISTS mailbox_dispatches (
+        deployment text, event_id blob, shard int, dispatch_id blob, seq bigint, lanes bigint,
+        digest blob,
         tenant text, conversation text, conversation_seq bigint, event_kind int,
-        sender text, event_at_ms bigint, dispatch_id blob, fencing_epoch bigint,
+        sender text, event_at_ms bigint, fencing_epoch bigint,
         chunk_index int, chunk_count int, at_ms bigint,
-        PRIMARY KEY ((deployment, event_id), shard, seq))
-    """,
-    # DispatchProgress: a row for each time that lanes (a mask) of a dispatch were done, at a seq.
-    """
-    CREATE TABLE IF NOT EXISTS mailbox_progress (
-        deployment text, dispatch_id blob, seq bigint, lanes bigint, digest blob,
-        PRIMARY KEY ((deployment, dispatch_id), seq, lanes))
+        PRIMARY KEY ((deployment, event_id), shard, dispatch_id, seq, lanes))
     """,
     # `rising` cells.
     """
@@ -149,14 +149,15 @@ def migrate(driver: Any, keyspace: str, datacenter: str, replication_factor: int
     For one process at a time: engines without transactional schema changes may make a table twice.
     """
     replication = f"{{'class': 'NetworkTopologyStrategy', '{datacenter}': {replication_factor:d}}}"
-    driver.execute(f'CREATE KEYSPACE IF NOT EXISTS "{keyspace}" WITH replication = {replication}')
+    run = partial(driver.execute, timeout=MIGRATE_TIMEOUT_S)
+    run(f'CREATE KEYSPACE IF NOT EXISTS "{keyspace}" WITH replication = {replication}')
     driver.set_keyspace(keyspace)
-    driver.execute(_VERSIONS)
-    for (version,) in driver.execute("SELECT version FROM schema_version WHERE id = 0"):
+    run(_VERSIONS)
+    for (version,) in run("SELECT version FROM schema_version WHERE id = 0"):
         if version > VERSION:
             raise SchemaTooNew(f"the keyspace has schema {version}, this software knows {VERSION}")
         if version == VERSION:
             return
     for table in TABLES:
-        driver.execute(table)
-    driver.execute("INSERT INTO schema_version (id, version) VALUES (0, %s)", (VERSION,))
+        run(table)
+    run("INSERT INTO schema_version (id, version) VALUES (0, %s)", (VERSION,))

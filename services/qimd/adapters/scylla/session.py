@@ -37,6 +37,7 @@ from cassandra.connection import (  # type: ignore[import-untyped]
     ConnectionException,
 )
 from cassandra.policies import (  # type: ignore[import-untyped]
+    ConstantReconnectionPolicy,
     DCAwareRoundRobinPolicy,
     FallthroughRetryPolicy,
     TokenAwarePolicy,
@@ -69,6 +70,9 @@ timeouts make their outcomes unknown."""
 
 DECISIONS_MAX: Final = 8
 """Tries of a step whose conditions never hold though nothing seems to stand in the way."""
+
+RECONNECT_S: Final = 1.0
+"""By default a host that was away is tried after up to ten minutes, all of which it serves."""
 
 ENGINE_ERRORS: Final = (DriverException, NoHostAvailable, ConnectionException, ErrorMessage)
 _NEVER_SENT: Final = (ConnectionException, ConnectionBusy, NoConnectionsAvailable)
@@ -145,7 +149,7 @@ class Session:
         try:
             await self._send(statement)
         except ENGINE_ERRORS as error:
-            return _failure(error, conditional=False)
+            return failure(error, conditional=False)
         return Applied(None)
 
     async def write_all(self, partitions: Sequence[Sequence[Write]]) -> Outcome[None]:
@@ -165,7 +169,7 @@ class Session:
             try:
                 rows = await self._send(statement)
             except ENGINE_ERRORS as error:
-                return _failure(error, conditional=True)
+                return failure(error, conditional=True)
         return Applied(bool(rows[0][0]))
 
     # --- the driver ---
@@ -246,6 +250,7 @@ def connect(settings: ScyllaSettings) -> tuple[Any, Any]:
         auth_provider=auth if settings.username else None,
         ssl_context=settings.tls,
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        reconnection_policy=ConstantReconnectionPolicy(RECONNECT_S, max_attempts=None),
     )
     try:
         return cluster, cluster.connect()
@@ -301,7 +306,7 @@ def worst(outcomes: Sequence[Outcome[None]]) -> Outcome[None]:
     return refused
 
 
-def _failure(error: Exception, *, conditional: bool) -> NotApplied | Unknown:
+def failure(error: Exception, *, conditional: bool) -> NotApplied | Unknown:
     """What an error says of a write."""
     name = type(error).__name__
     match error:
