@@ -1,10 +1,13 @@
-"""The session projection in Redis: rows, read marks, checkpoints. A step is one script.
+"""The session projection in Redis: rows, read marks, checkpoints.
 
-What a restart of Redis may take back (the tail of the log under `appendfsync everysec`; nothing
-under `always`) it takes back whole: a step's rows and its checkpoint are one transaction of the
-append-only file. So the next step finds another `expected_next` and is refused; whoever steps down
-and loads the checkpoint anew projects from there, and each row's applied_seq counts nothing twice.
-A read mark that was lost is lost: the user's device marks again what it shows.
+A large step is several scripts, so that none holds Redis for long; the last one moves the
+checkpoint, in one script with its own rows. All of them ask for the checkpoint that is expected,
+and each row's applied_seq counts nothing twice: a step that was cut short is projected again whole.
+
+What a restart of Redis may take back (the tail of its log under `appendfsync everysec`; nothing
+under `always`) it takes back from the end: never rows that a checkpoint is past. So the next step
+finds another `expected_next` and is refused; whoever steps down and loads the checkpoint anew
+projects from there. A read mark that was lost is lost: the user's device marks again what it shows.
 """
 
 import json
@@ -16,7 +19,7 @@ from qimd.adapters.redis.engine import Arg, RedisEngine
 from qimd.adapters.redis.keys import owner
 from qimd.adapters.redis.scripts import Script, load
 from qimd.core.ids import ConversationId, sized
-from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
+from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal, Unknown
 from qimd.core.parameters import EXACT_INTEGER_MAX
 from qimd.core.records import ConversationKey, EventKind, UserKey
 from qimd.ports.projection import (
@@ -28,6 +31,10 @@ from qimd.ports.projection import (
     RestoreStep,
     SessionRow,
 )
+
+PART_ROWS_MAX: Final = 2_048
+"""Rows that one script brings up to date, but for a single larger group: it takes Redis some 15 ms,
+which everybody waits for."""
 
 _TOP: Final = PagePosition(EXACT_INTEGER_MAX, "")
 """Above every place in a list."""
@@ -72,20 +79,21 @@ class RedisProjectionStore:
         return Applied(_checkpoint_of(*outcome.value)) if isinstance(outcome, Applied) else outcome
 
     async def project(self, step: ProjectStep) -> Outcome[None]:
-        groups = [
-            part
-            for group in step.groups
-            if group.events and group.users
-            for part in _packed_group(group)
-        ]
+        *parts, last = _parts(step.groups)
+        for number, part in enumerate(parts):
+            outcome = await self._project(step, part, step.expected_next)
+            if not isinstance(outcome, Applied):
+                return _partly(outcome) if number else outcome
+        outcome = await self._project(step, last, step.next_offset)
+        return _partly(outcome) if parts else outcome
+
+    async def _project(
+        self, step: ProjectStep, groups: Sequence[ProjectionGroup], next_offset: int
+    ) -> Outcome[None]:
+        packed = [part for group in groups for part in _packed_group(group)]
         return _done(
             await self._step(
-                _PROJECT,
-                step.partition,
-                step.term,
-                step.expected_next,
-                step.next_offset,
-                *groups,
+                _PROJECT, step.partition, step.term, step.expected_next, next_offset, *packed
             )
         )
 
@@ -156,6 +164,21 @@ def _checkpoint_of(meta: bytes, next_offset: bytes) -> PartitionCheckpoint:
     return PartitionCheckpoint(CheckpointMeta(**json.loads(meta)), int(next_offset))
 
 
+def _parts(groups: Sequence[ProjectionGroup]) -> list[list[ProjectionGroup]]:
+    """The groups in order, in parts of a bounded number of rows; at least one part."""
+    parts: list[list[ProjectionGroup]] = [[]]
+    rows = 0
+    for group in groups:
+        if not group.events or not group.users:
+            continue
+        if parts[-1] and rows + len(group.users) > PART_ROWS_MAX:
+            parts.append([])
+            rows = 0
+        parts[-1].append(group)
+        rows += len(group.users)
+    return parts
+
+
 def _packed_group(group: ProjectionGroup) -> tuple[bytes, str]:
     """(the tenant's part of the users' keys, the group as JSON)."""
     events = [
@@ -169,6 +192,16 @@ def _packed_group(group: ProjectionGroup) -> tuple[bytes, str]:
     ]
     told = (group.key.conversation, events, group.users)
     return sized(group.key.tenant), json.dumps(told, ensure_ascii=False)
+
+
+def _partly(outcome: Outcome[None]) -> Outcome[None]:
+    """What a step says of which rows were written: that there is no room is no longer all."""
+    if isinstance(outcome, NotApplied) and outcome.refusal not in {
+        Refusal.STALE_EPOCH,
+        Refusal.HEAD_MOVED,
+    }:
+        return Unknown(outcome.detail)
+    return outcome
 
 
 def _done(outcome: Outcome[list[Any]]) -> Outcome[None]:

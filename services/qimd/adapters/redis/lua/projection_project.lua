@@ -1,5 +1,6 @@
 #!lua
 -- Brings rows up to their events, then moves the checkpoint: see `ports.projection.ProjectStep`.
+-- A part of a step that others follow moves it to where it is.
 --
 -- Each group is two arguments: the tenant's part of its users' keys, and as JSON the conversation,
 -- its events ([seq, 1 for a message, sender or '', created_at]) and the users.
