@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench import codec, cold_start, entries, machine, memory, online, push, send_ack
+from bench import codec, cold_start, entries, hops, machine, memory, online, push, send_ack
 from bench.harness import Measure, table, write_json
 
 Run = Callable[[Path, bool], Sequence[Measure]]
@@ -16,6 +16,7 @@ Run = Callable[[Path, bool], Sequence[Measure]]
 MEASURES: Final[Mapping[str, Run]] = {
     "codec": lambda _, smoke: codec.run(codec.SMOKE if smoke else codec.Sizes()),
     "push": lambda _, smoke: push.run(push.SMOKE if smoke else push.Sizes()),
+    "hops": lambda _, smoke: hops.run(hops.SMOKE if smoke else hops.Sizes()),
     "send_ack": lambda at, smoke: send_ack.run(send_ack.SMOKE if smoke else send_ack.Sizes(), at),
     "online": lambda at, smoke: online.run(online.SMOKE if smoke else online.Sizes(), at),
     "cold_start": lambda at, smoke: cold_start.run(

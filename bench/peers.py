@@ -3,6 +3,8 @@
     python -m bench.peers echo      bare gRPC: each frame of a stream comes back as it is
     python -m bench.peers push      bare gRPC: a line `EVENTS` sends them, in frames made before
     python -m bench.peers stage     a whole server, of which a line `EVENTS` runs the push stage
+    python -m bench.peers unary     bare gRPC: each request of a unary call comes back as it is
+    python -m bench.peers hop       a process behind a hop, whose writer accepts everything at once
 
 They end with their input.
 """
@@ -14,27 +16,46 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import grpc
 
 from bench.streams import CONNECT
+from qimd.app.hops.credentials import SharedSecret
+from qimd.app.hops.rooms import LocalRooms
+from qimd.app.hops.server import HopHandlers
+from qimd.app.runtime import AsyncioRuntime
 from qimd.app.server import open_server
 from qimd.app.settings import Settings
 from qimd.contract.events import encode_delivered, encode_event
 from qimd.contract.frames import push_frame
-from qimd.core.ids import ConversationId, DeviceId, TenantId, UserId, event_id
+from qimd.contract.grpc_aio import StrictServerInterceptor
+from qimd.core.errors import QimError
+from qimd.core.ids import (
+    DIGEST_BYTES,
+    ConversationId,
+    DeviceId,
+    EventId,
+    TenantId,
+    UserId,
+    event_id,
+)
 from qimd.core.parameters import MAILBOX_BATCH_RECORDS_MAX
-from qimd.core.records import ConversationKey, EventKind
+from qimd.core.records import Accepted, ConversationKey, EventKind
 from qimd.core.seq import mailbox_seq
-from qimd.ports.services import Hint
+from qimd.ports.services import Commit, Hint
 from qimd.telemetry.logs import configure
+from qimd.telemetry.metrics import Metrics
 
 TENANT: Final = TenantId("dev")
 _KEY: Final = ConversationKey(TENANT, ConversationId("harbour"))
 BODY: Final = b"see you at the harbour at nine"
 FRAME_EVENTS: Final = 100
 """Of a frame that was made before."""
+
+UNARY: Final = "/bench.Unary/Call"
+HOP_SECRET: Final = SharedSecret("a-secret-of-the-bench")
+_ANY_ID: Final = EventId(bytes(DIGEST_BYTES))
 
 
 def user(number: int) -> UserId:
@@ -112,6 +133,61 @@ async def push(orders: "asyncio.Queue[int]") -> None:
     await server.stop(None)
 
 
+async def unary(orders: "asyncio.Queue[int]") -> None:
+    """See the module."""
+
+    async def handle(request: bytes, _: object) -> bytes:
+        return request
+
+    server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+    echoes: Any = grpc.unary_unary_rpc_method_handler(cast("Any", handle))
+    service, _, method = UNARY[1:].rpartition("/")
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler(service, {method: echoes})]
+    )
+    say(server.add_insecure_port("127.0.0.1:0"))
+    await server.start()
+    while await orders.get():
+        pass
+    await server.stop(None)
+
+
+# --- a hop ------------------------------------------------------------------------------------
+
+
+class _AcceptingWriter:
+    """Numbers what it is given."""
+
+    def __init__(self) -> None:
+        self._seqs = itertools.count(1)
+
+    async def commit(self, command: Commit) -> Sequence[Accepted | QimError]:
+        return [Accepted(_ANY_ID, next(self._seqs), 1, duplicate=False) for _ in command.drafts]
+
+
+async def hop(orders: "asyncio.Queue[int]") -> None:
+    """See the module."""
+    metrics = Metrics()
+    runtime = AsyncioRuntime(metrics)
+    handlers = HopHandlers(
+        rooms=LocalRooms(writer=_AcceptingWriter()),
+        presence=None,
+        authenticate=HOP_SECRET.authenticate,
+        runtime=runtime,
+        metrics=metrics,
+    )
+    server = grpc.aio.server(
+        interceptors=[StrictServerInterceptor()], options=(("grpc.so_reuseport", 0),)
+    )
+    server.add_generic_rpc_handlers([handlers.service()])
+    say(server.add_insecure_port("127.0.0.1:0"))
+    await server.start()
+    while await orders.get():
+        pass
+    await server.stop(None)
+    await runtime.cancel_all()
+
+
 # --- the push stage alone ---------------------------------------------------------------------
 
 
@@ -175,7 +251,8 @@ async def _obey(run: Callable[["asyncio.Queue[int]"], Any]) -> None:
 def main(arguments: Sequence[str]) -> None:
     """Be one of the peers."""
     [name] = arguments
-    asyncio.run(_obey({"echo": echo, "push": push, "stage": stage}[name]))
+    peers = {"echo": echo, "push": push, "stage": stage, "unary": unary, "hop": hop}
+    asyncio.run(_obey(peers[name]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Calls through a hop: they arrive whole, in order, batched, and each has one answer."""
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 import grpc
@@ -18,11 +19,12 @@ from tests.unit.hops.world import (
 )
 
 from qim.hop.v1.hop_service_pb2 import HopCall, HopReply, HopRequest, OpenDevice
-from qimd.app.hops import asks, peer, server
+from qimd.app.hops import peer, server
 from qimd.app.hops.peer import CHANNEL_OPTIONS, METHOD
 from qimd.contract.hops import request_frame
 from qimd.core.errors import ErrorCode, QimError, unavailable
 from qimd.core.ids import UserId
+from qimd.core.parameters import REQUEST_TIMEOUT_S
 from qimd.core.records import DeliveredEvent
 from qimd.core.seq import MailboxSeq
 from qimd.ports.services import GapReport, Page, Rebased
@@ -197,15 +199,32 @@ async def test_a_slow_call_holds_nobody_else(hops: World, near: Process, far: Pr
 
 
 async def test_a_call_past_its_deadline_is_unavailable_and_ended_at_the_owner(
-    hops: World, near: Process, far: Process
+    hops: World, near: Process, far: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     far.mailbox.hold("open")
-    ask = asks.open_device(device("ann"))
-    deadline_s = near.runtime.monotonic_s() + 0.05
+    passed = asyncio.Event()
+
+    async def wait_for(coro: Coroutine[Any, Any, object], timeout_s: float) -> object:
+        """Ends when the test says that the time has passed."""
+        assert 0 < timeout_s <= REQUEST_TIMEOUT_S
+        work, limit = asyncio.ensure_future(coro), asyncio.ensure_future(passed.wait())
+        await asyncio.wait({work, limit}, return_when=asyncio.FIRST_COMPLETED)
+        limit.cancel()
+        if work.done():
+            return work.result()
+        work.cancel()
+        raise TimeoutError
+
+    monkeypatch.setattr(near.runtime, "wait_for", wait_for)
+    call = asyncio.ensure_future(near.to_mailbox.open_device(device("ann")))
+    await hops.bell.until(lambda: bool(far.mailbox.calls))
+    now_s = near.runtime.monotonic_s()
+    monkeypatch.setattr(near.runtime, "monotonic_s", lambda: now_s + REQUEST_TIMEOUT_S)
+    passed.set()
     with pytest.raises(QimError) as raised:
-        await near.router.call(ShardKind.MAILBOX, 0, ask, None, deadline_s)
+        await call
     assert raised.value.code is ErrorCode.UNAVAILABLE
-    await hops.bell.until(lambda: bool(far.mailbox.cancelled))
+    await hops.bell.until(lambda: far.mailbox.cancelled == ["open ann"])
 
 
 async def test_who_gives_up_is_told_to_the_owner_and_leaves_nothing_behind(
@@ -349,6 +368,18 @@ async def test_a_call_of_a_newer_peer_is_unimplemented_and_the_others_are_served
         first, second = (await raw.exchange(frame)).answers
         assert (first.call_id, first.error.code) == (1, ErrorCode.UNIMPLEMENTED)
         assert second.call_id == 2
+
+
+async def test_the_owner_ends_a_call_by_itself_when_nobody_can_wait_for_it_any_more(
+    far: Process,
+) -> None:
+    far.mailbox.hold("open")
+    call = opening(1)
+    call.deadline_ms = 1
+    async with Raw(far) as raw:
+        [answer] = (await raw.exchange(request_frame([call.SerializeToString()]))).answers
+        assert (answer.call_id, answer.error.code) == (1, ErrorCode.UNAVAILABLE)
+    assert far.mailbox.cancelled == ["open ann"]
 
 
 async def test_a_call_id_that_is_under_way_is_refused(hops: World, far: Process) -> None:
