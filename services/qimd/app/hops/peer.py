@@ -20,7 +20,7 @@ from qimd.contract import codec
 from qimd.contract.errors import error_of
 from qimd.contract.hops import request_frame
 from qimd.contract.violation import ContractViolation
-from qimd.core.errors import ErrorCode, QimError, invalid, unavailable
+from qimd.core.errors import ErrorCode, QimError, unavailable
 from qimd.core.parameters import FRAME_BYTES_MAX
 from qimd.ports.runtime import Runtime, Task
 from qimd.telemetry.logs import logger
@@ -129,7 +129,10 @@ class Peer:
         ask.call.deadline_ms = max(1, int(left_s * 1000))
         encoded = codec.encode(ask.call)
         if len(encoded) > _ITEM_BYTES_MAX:
-            raise invalid("the call is larger than what processes send one another", "")
+            raise QimError(
+                ErrorCode.INVALID_ARGUMENT,
+                "the call is larger than what processes send one another",
+            )
         self._outbox.put(encoded)
         answer = asyncio.get_running_loop().create_future()
         self._under_way[call_id] = answer
