@@ -5,17 +5,15 @@ begins with.
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from tests.contract.builders import START_MS, key, new, step, value
 
 from qimd.adapters.scylla import ScyllaBackends
-from qimd.adapters.scylla.session import Session, Write
+from qimd.adapters.scylla.session import Row, Session, Write
 from qimd.core.outcome import Outcome, Unknown
 from qimd.core.records import Event
 from qimd.ports.store import ConversationState, ShardKind
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -63,26 +61,19 @@ class FaultySession(Session):
         """The write is made when the test calls `land`."""
         return self._fault(Fault(begins, lands_late=True))
 
-    async def write(self, writes: Sequence[Write]) -> Outcome[None]:
-        return await self._carried(writes, super().write)
-
-    async def decide(self, writes: Sequence[Write]) -> Outcome[bool]:
-        return await self._carried(writes, super().decide)
-
     def _fault(self, fault: Fault) -> Fault:
         self._faults.append(fault)
         return fault
 
-    async def _carried(
-        self,
-        writes: Sequence[Write],
-        send: Callable[[Sequence[Write]], Awaitable[Outcome[T]]],
-    ) -> Outcome[T]:
+    async def _write(self, writes: Sequence[Write], *, conditional: bool) -> Outcome[Sequence[Row]]:
+        async def send() -> Outcome[Sequence[Row]]:
+            return await Session._write(self, writes, conditional=conditional)
+
         for fault in self._faults:
             if fault.takes(writes):
-                await fault.carry(lambda: send(writes))
+                await fault.carry(send)
                 return Unknown("no reply")
-        return await send(writes)
+        return await send()
 
 
 def deployment(session: Session) -> ScyllaBackends:

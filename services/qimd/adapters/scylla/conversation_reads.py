@@ -137,12 +137,13 @@ class ConversationReads:
         wanted: dict[ConversationKey, list[int]] = {}
         for ref in refs:
             wanted.setdefault(ref.key, []).append(ref.conversation_seq)
-        pages = await asyncio.gather(
-            *(
-                self._rows(_BODIES, key, some)
+        pages = await self._session.rows_of_each(
+            _BODIES,
+            (
+                (*self._partitions.place(key), some)
                 for key, seqs in wanted.items()
                 for some in chunks(seqs, NAMES_MAX)
-            )
+            ),
         )
         asked = {ref.event_id for ref in refs}
         return {
@@ -219,7 +220,7 @@ class ConversationReads:
         found: list[Head] = []
         while len(found) < limit:
             keys = await self._names(names, limit, after)
-            heads = await asyncio.gather(*(self._partitions.head(key) for key in keys))
+            heads = await self._partitions.heads(keys)
             found.extend(head for head in heads if head is not None and wanted(head))
             if len(keys) < limit:
                 break
@@ -230,11 +231,8 @@ class ConversationReads:
         self, names: str, limit: int, after: ConversationKey | None
     ) -> Sequence[ConversationKey]:
         above = ("", "") if after is None else (after.tenant, after.conversation)
-        pages = await asyncio.gather(
-            *(
-                self._session.rows(names, self._deployment, bucket, *above, limit)
-                for bucket in range(BUCKETS)
-            )
+        pages = await self._session.rows_of_each(
+            names, ((self._deployment, bucket, *above, limit) for bucket in range(BUCKETS))
         )
         return [key_of(*name) for name in list(merge(*pages))[:limit]]
 

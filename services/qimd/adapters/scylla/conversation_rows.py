@@ -96,6 +96,11 @@ class Partitions:
         """The head; None without such a conversation. Raises QimError(UNAVAILABLE)."""
         return _head(key, await self.session.rows(_HEAD, *self.place(key)))
 
+    async def heads(self, keys: Sequence[ConversationKey]) -> Sequence[Head | None]:
+        """The heads of many."""
+        found = await self.session.rows_of_each(_HEAD, map(self.place, keys))
+        return [_head(key, rows) for key, rows in zip(keys, found, strict=True)]
+
     async def decided_head(self, key: ConversationKey) -> Head | None:
         """The same once every step that was begun is decided."""
         return _head(key, await self.session.rows_decided(_HEAD, *self.place(key)))

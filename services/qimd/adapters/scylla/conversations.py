@@ -5,11 +5,10 @@ that was read.
 
 The shard's epoch lies in another partition, so it is compared when a step is issued and not when it
 lands: a late commit of an old owner can still land on a head that its successor has not claimed,
-and on no other. That one is an event like any other. The successor finds it by the note in
-`pending`, which is written before the commit, and which goes only with the progress that covers it.
+and on no other. That one is an event like any other. The successor finds it by its note (`notes`),
+which was written before, and which goes only with the progress that covers it.
 
-Written without a condition are things that nobody can write otherwise: where an event is by its id,
-that a conversation may have an outbox up to a version, that it may be unaudited up to one.
+Written without a condition is what nobody can write otherwise: where an event is by its id.
 """
 # ruff: noqa: S608  (statements are put together from constants of this package alone)
 
@@ -21,6 +20,7 @@ from typing import Final
 from qimd.adapters.scylla.conversation_reads import ConversationReads
 from qimd.adapters.scylla.conversation_rows import PLACE, Head, bucket_of
 from qimd.adapters.scylla.memberships import changed, touched
+from qimd.adapters.scylla.notes import Notes
 from qimd.adapters.scylla.rising import rising
 from qimd.adapters.scylla.session import DECISIONS_MAX, Session, Write, contended, step, worst
 from qimd.adapters.scylla.tenants import ScyllaEpochStore
@@ -35,8 +35,10 @@ from qimd.ports.store import (
     PriorResult,
     Progress,
     ShardKind,
-    key_of,
 )
+
+PROGRESS_IN_FLIGHT_MAX: Final = 8
+"""Conditional writes of progress under way: a sender waits for a commit, nobody for progress."""
 
 _STALE_SHARD: Final = NotApplied(Refusal.STALE_EPOCH, "the shard's epoch is not the caller's")
 _STALE_HEAD: Final = NotApplied(Refusal.STALE_EPOCH, "the head's epoch is above the caller's")
@@ -72,25 +74,6 @@ INSERT INTO conversation_names (deployment, bucket, tenant, conversation) VALUES
 _EVENT_PLACE: Final = """
 INSERT INTO event_places (deployment, event_id, tenant, conversation, seq) VALUES (?, ?, ?, ?, ?)
 """
-_NOTE_PENDING: Final = """
-INSERT INTO pending (deployment, writer_shard, tenant, conversation, version)
-VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?
-"""
-_PENDING: Final = """
-SELECT tenant, conversation, version FROM pending WHERE deployment = ? AND writer_shard = ?
-"""
-_DROP_PENDING: Final = """
-DELETE FROM pending USING TIMESTAMP ?
-WHERE deployment = ? AND writer_shard = ? AND tenant = ? AND conversation = ?
-"""
-_NOTE_UNAUDITED: Final = """
-INSERT INTO unaudited (deployment, bucket, tenant, conversation, through)
-VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?
-"""
-_DROP_UNAUDITED: Final = """
-DELETE FROM unaudited USING TIMESTAMP ?
-WHERE deployment = ? AND bucket = ? AND tenant = ? AND conversation = ?
-"""
 _NOTE_LOG: Final = "INSERT INTO deployments (deployment, first_log) VALUES (?, ?) IF NOT EXISTS"
 
 
@@ -109,6 +92,8 @@ class ScyllaConversationStore(ConversationReads):
     def __init__(self, session: Session, deployment: str) -> None:
         super().__init__(session, deployment)
         self._epochs = ScyllaEpochStore(session, deployment)
+        self._notes = Notes(session, deployment)
+        self._progress_slots = asyncio.Semaphore(PROGRESS_IN_FLIGHT_MAX)
 
     # --- the writer's ---
 
@@ -155,7 +140,7 @@ class ScyllaConversationStore(ConversationReads):
             if (state.fencing_epoch, head.writer_shard) == (epoch, writer_shard):
                 return Applied(state)
             if head.writer_shard != writer_shard and state.dispatched_through < state.head_version:
-                noted = await self._note_pending(writer_shard, key, state.head_version)
+                noted = await self._notes.note_pending(writer_shard, key, state.head_version)
                 if not isinstance(noted, Applied):
                     return _not_begun(noted)
             same = (state.fencing_epoch, state.head_version, state.dispatched_through)
@@ -212,7 +197,8 @@ class ScyllaConversationStore(ConversationReads):
             for event in _events(step)
         ]
         noted, placed = await asyncio.gather(
-            self._note_pending(step.writer_shard, key, version), self._session.write_all(places)
+            self._notes.note_pending(step.writer_shard, key, version),
+            self._session.write_all(places),
         )
         return worst([noted, placed])
 
@@ -258,13 +244,12 @@ class ScyllaConversationStore(ConversationReads):
         return Applied(first or log_identity)
 
     async def pending(self, writer_shard: int) -> Sequence[Pending]:
-        rows = await self._session.rows(_PENDING, self._deployment, writer_shard)
-        keys = [key_of(tenant, conversation) for tenant, conversation, _ in rows]
+        notes = await self._notes.pending(writer_shard)
         # Decided: a commit that its owner never heard of must be found by the successor.
-        heads = await asyncio.gather(*(self._partitions.decided_head(key) for key in keys))
+        heads = await asyncio.gather(*(self._partitions.decided_head(key) for key, _ in notes))
         found: list[Pending] = []
         done: list[Progress] = []
-        for key, (_, _, version), head in zip(keys, rows, heads, strict=True):
+        for (key, version), head in zip(notes, heads, strict=True):
             if head is None:
                 continue
             through, last = head.state.dispatched_through, head.state.head_version
@@ -272,7 +257,7 @@ class ScyllaConversationStore(ConversationReads):
                 found.append(Pending(key, through, last))
             elif version <= through:
                 done.append(Progress(key, through))
-        await self._drop_pending(writer_shard, done)
+        await self._notes.drop_pending(writer_shard, done)
         return found
 
     async def advance(
@@ -281,13 +266,13 @@ class ScyllaConversationStore(ConversationReads):
         begun = await self._begin_advance(writer_shard, epoch, progress)
         if not isinstance(begun, Applied):
             return [begun] * len(progress)
-        outcomes = await asyncio.gather(*(self._advance(epoch, one) for one in progress))
+        outcomes = await asyncio.gather(*(self._advance_in_turn(epoch, one) for one in progress))
         done = [
             one
             for one, outcome in zip(progress, outcomes, strict=True)
             if isinstance(outcome, Applied)
         ]
-        await self._drop_pending(writer_shard, done)
+        await self._notes.drop_pending(writer_shard, done)
         return outcomes
 
     @step
@@ -296,13 +281,12 @@ class ScyllaConversationStore(ConversationReads):
     ) -> Outcome[None]:
         if await self._is_stale(writer_shard, epoch):
             return _STALE_SHARD
-        notes: dict[int, list[Write]] = {}
-        for one in progress:
-            bucket, through = bucket_of(one.key), one.through
-            values = (self._deployment, bucket, *_ids(one.key), through, rising(through))
-            notes.setdefault(bucket, []).append(Write(_NOTE_UNAUDITED, values))
-        noted = await self._session.write_all(list(notes.values()))
+        noted = await self._notes.note_unaudited(progress)
         return noted if isinstance(noted, Applied) else _not_begun(noted)
+
+    async def _advance_in_turn(self, epoch: int, progress: Progress) -> Outcome[None]:
+        async with self._progress_slots:
+            return await self._advance(epoch, progress)
 
     @step
     async def _advance(self, epoch: int, progress: Progress) -> Outcome[None]:
@@ -326,13 +310,6 @@ class ScyllaConversationStore(ConversationReads):
                 return Applied(None)
         return contended()
 
-    async def _drop_pending(self, writer_shard: int, done: Sequence[Progress]) -> None:
-        """Drop notes that the progress covers; one that stays is looked at again, no more."""
-        shard = (self._deployment, writer_shard)
-        await self._session.write(
-            [Write(_DROP_PENDING, (rising(one.through), *shard, *_ids(one.key))) for one in done]
-        )
-
     # --- the auditor's ---
 
     @step
@@ -342,22 +319,13 @@ class ScyllaConversationStore(ConversationReads):
         place = self._partitions.place(key)
         raised = await self._session.write([Write(_AUDITED, (rising(through), through, *place))])
         if isinstance(raised, Applied):
-            bucket = (self._deployment, bucket_of(key))
-            await self._session.write(
-                [Write(_DROP_UNAUDITED, (rising(through), *bucket, *_ids(key)))]
-            )
+            await self._notes.drop_unaudited(key, through)
         return raised
 
     # --- what they share ---
 
     async def _is_stale(self, writer_shard: int, epoch: int) -> bool:
         return await self._epochs.current(ShardKind.WRITER, writer_shard) != epoch
-
-    async def _note_pending(
-        self, writer_shard: int, key: ConversationKey, version: int
-    ) -> Outcome[None]:
-        values = (self._deployment, writer_shard, *_ids(key), version, rising(version))
-        return await self._session.write([Write(_NOTE_PENDING, values)])
 
 
 def _judge(step: CommitStep, head: Head, found: _Found) -> Outcome[ConversationState] | None:

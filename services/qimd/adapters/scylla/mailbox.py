@@ -122,12 +122,12 @@ class ScyllaMailboxStore(MailboxReads):
         )
         if not isinstance(progressed, Applied):
             return Unknown("entries are written, their progress may not be")
-        return await self._shards.change(step.shard, lambda now: moved(now, step, verdicts))
+        return await self._shards.change(step.shard, lambda now: moved(now, step, verdicts), row)
 
     async def _done(self, step: ApplyStep) -> dict[DispatchId, list[Done]]:
         events = dict.fromkeys(record.ref.event_id for record in step.records)
-        pages = await asyncio.gather(
-            *(self._session.rows(_DONE, self._deployment, of, step.shard) for of in events)
+        pages = await self._session.rows_of_each(
+            _DONE, ((self._deployment, of, step.shard) for of in events)
         )
         found: dict[DispatchId, list[Done]] = {}
         for rows in pages:

@@ -82,23 +82,19 @@ class MailboxReads:
     async def epoch_marks(
         self, shard: int, keys: Sequence[ConversationKey]
     ) -> Mapping[ConversationKey, Sequence[EpochMark]]:
-        found = await asyncio.gather(
-            *(
-                self._session.rows(
-                    _MARKS_OF, self._deployment, shard, bucket_of(key), key.tenant, key.conversation
-                )
+        found = await self._session.rows_of_each(
+            _MARKS_OF,
+            (
+                (self._deployment, shard, bucket_of(key), key.tenant, key.conversation)
                 for key in keys
-            )
+            ),
         )
         return {key: marks_of(rows) for key, rows in zip(keys, found, strict=True) if rows}
 
     async def all_marks(self, shard: int) -> Mapping[ConversationKey, Sequence[Row]]:
         """(fencing_epoch, first_seq) of all marks of a shard."""
-        pages = await asyncio.gather(
-            *(
-                self._session.rows(_MARKS, self._deployment, shard, bucket)
-                for bucket in range(BUCKETS)
-            )
+        pages = await self._session.rows_of_each(
+            _MARKS, ((self._deployment, shard, bucket) for bucket in range(BUCKETS))
         )
         found: dict[ConversationKey, list[Row]] = {}
         for rows in pages:
@@ -155,8 +151,8 @@ class MailboxReads:
         self, event_ids: Sequence[EventId]
     ) -> Sequence[Sequence[MaterialisedRecord]]:
         """Of each event what counts and has not expired, in the order of shards and seqs."""
-        pages = await asyncio.gather(
-            *(self._session.rows(_OF_EVENT, self._deployment, of) for of in event_ids)
+        pages = await self._session.rows_of_each(
+            _OF_EVENT, ((self._deployment, of) for of in event_ids)
         )
         shards = await self._rows_of({shard for rows in pages for shard, *_ in rows})
         return [_records(shards, rows) for rows in pages]

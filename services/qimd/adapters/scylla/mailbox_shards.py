@@ -112,13 +112,19 @@ class Shards:
         )
 
     async def change(
-        self, shard: int, decide: Callable[[ShardRow | None], Become[T] | Outcome[T]]
+        self,
+        shard: int,
+        decide: Callable[[ShardRow | None], Become[T] | Outcome[T]],
+        known: ShardRow | None = None,
     ) -> Outcome[T]:
         """Have the shard become what is decided of it as it is. Raises QimError(UNAVAILABLE) with
         nothing done.
+
+        `known` saves a read: a row that was read and is to become something, if it still stands.
         """
         for _ in range(DECISIONS_MAX):
-            decided = decide(await self.decided_row(shard))
+            decided = decide(known or await self.decided_row(shard))
+            known = None
             if not isinstance(decided, Become):
                 return decided
             swapped = await self.swap(decided.row)

@@ -13,7 +13,7 @@ one, or it refused the statement itself. Everything else, above all a timeout, i
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
@@ -60,9 +60,14 @@ Row = tuple[Any, ...]
 REQUEST_TIMEOUT_S: Final = 5.0
 """Above the engine's own timeouts (2 s for a write): its word on an outcome is better than ours."""
 
-IN_FLIGHT_MAX: Final = 512
-"""Statements under way: far below the streams of one connection, for a free one of which the driver
-would block the event loop."""
+IN_FLIGHT_MAX: Final = 256
+"""Statements under way that somebody waits for: far below the streams of one connection, for a free
+one of which the driver would block the event loop."""
+
+BULK_IN_FLIGHT_MAX: Final = 128
+"""Statements of steps that have hundreds: enough to keep an engine busy. They wait for one another,
+so that no sender's commit stands behind thousands of entries; and sending one takes 0.1 ms of the
+event loop, which all that may go take at once."""
 
 CONDITIONAL_IN_FLIGHT_MAX: Final = 32
 """Each costs four rounds between replicas: more at a time wait for one another until the engine's
@@ -111,6 +116,7 @@ class Session:
         self._driver = driver
         self._prepared: dict[str, Any] = {}
         self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._bulk_slots = asyncio.Semaphore(BULK_IN_FLIGHT_MAX)
         self._conditional_slots = asyncio.Semaphore(CONDITIONAL_IN_FLIGHT_MAX)
 
     async def close(self) -> None:
@@ -121,12 +127,24 @@ class Session:
 
     async def rows(self, cql: str, *values: object) -> Sequence[Row]:
         """All rows that a SELECT gives. Raises QimError(UNAVAILABLE)."""
-        return await self._read(cql, values, ConsistencyLevel.LOCAL_QUORUM)
+        async with self._slots:
+            return await self._read(cql, values, ConsistencyLevel.LOCAL_QUORUM)
 
     async def rows_decided(self, cql: str, *values: object) -> Sequence[Row]:
         """The same after every conditional write of the partition that was begun is decided."""
         async with self._conditional_slots:
             return await self._read(cql, values, ConsistencyLevel.LOCAL_SERIAL)
+
+    async def rows_of_each(
+        self, cql: str, values: Iterable[Sequence[object]]
+    ) -> Sequence[Sequence[Row]]:
+        """The rows for each of many sets of values, side by side."""
+
+        async def rows(some: Sequence[object]) -> Sequence[Row]:
+            async with self._bulk_slots:
+                return await self._read(cql, some, ConsistencyLevel.LOCAL_QUORUM)
+
+        return await asyncio.gather(*map(rows, values))
 
     async def _read(self, cql: str, values: Sequence[object], consistency: int) -> Sequence[Row]:
         try:
@@ -142,35 +160,36 @@ class Session:
         """Writes to one partition without a condition: together, and the same whoever repeats."""
         if not writes:
             return Applied(None)
-        try:
-            statement = await self._together(writes)
-        except ENGINE_ERRORS as error:
-            return NotApplied(Refusal.UNREACHABLE, type(error).__name__)
-        try:
-            await self._send(statement)
-        except ENGINE_ERRORS as error:
-            return failure(error, conditional=False)
-        return Applied(None)
+        async with self._slots:
+            outcome = await self._write(writes, conditional=False)
+        return Applied(None) if isinstance(outcome, Applied) else outcome
 
     async def write_all(self, partitions: Sequence[Sequence[Write]]) -> Outcome[None]:
-        """The same for several partitions side by side: Applied if all of them are."""
-        outcomes = await asyncio.gather(*(self.write(writes) for writes in partitions))
-        return worst(outcomes)
+        """The same for many partitions side by side: Applied if all of them are."""
+
+        async def write(writes: Sequence[Write]) -> Outcome[Sequence[Row]]:
+            async with self._bulk_slots:
+                return await self._write(writes, conditional=False)
+
+        return worst(await asyncio.gather(*map(write, partitions)))
 
     async def decide(self, writes: Sequence[Write]) -> Outcome[bool]:
         """Writes to one partition, one or more with conditions: whether these held, and so all of
         the writes were made, or none. What stood in the way is not told: engines differ in it.
         """
+        async with self._conditional_slots:
+            outcome = await self._write(writes, conditional=True)
+        return Applied(bool(outcome.value[0][0])) if isinstance(outcome, Applied) else outcome
+
+    async def _write(self, writes: Sequence[Write], *, conditional: bool) -> Outcome[Sequence[Row]]:
         try:
             statement = await self._together(writes)
         except ENGINE_ERRORS as error:
             return NotApplied(Refusal.UNREACHABLE, type(error).__name__)
-        async with self._conditional_slots:
-            try:
-                rows = await self._send(statement)
-            except ENGINE_ERRORS as error:
-                return failure(error, conditional=True)
-        return Applied(bool(rows[0][0]))
+        try:
+            return Applied(await self._send(statement))
+        except ENGINE_ERRORS as error:
+            return failure(error, conditional=conditional)
 
     # --- the driver ---
 
@@ -192,10 +211,9 @@ class Session:
 
     async def _send(self, statement: Any) -> Sequence[Row]:
         """The rows of all pages. Raises ENGINE_ERRORS."""
-        async with self._slots:
-            answer = _Answer(asyncio.get_running_loop())
-            answer.await_of(self._driver.execute_async(statement))
-            return await answer.future
+        answer = _Answer(asyncio.get_running_loop())
+        answer.await_of(self._driver.execute_async(statement))
+        return await answer.future
 
 
 class _Answer:
@@ -295,7 +313,7 @@ def contended() -> NotApplied:
     return NotApplied(Refusal.UNREACHABLE, "others write at the same time")
 
 
-def worst(outcomes: Sequence[Outcome[None]]) -> Outcome[None]:
+def worst(outcomes: Sequence[Outcome[Any]]) -> Outcome[None]:
     """Of writes that belong together: Applied if all are, and Unknown before a certain refusal."""
     refused: Outcome[None] = Applied(None)
     for outcome in outcomes:

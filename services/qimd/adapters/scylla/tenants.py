@@ -122,6 +122,8 @@ class ScyllaEpochStore:
     def __init__(self, session: Session, deployment: str) -> None:
         self._session = session
         self._deployment = deployment
+        self._drawing = asyncio.Lock()
+        """A process takes its shards over together: their draws would only fail one another."""
 
     async def current(self, kind: ShardKind, shard: int) -> int:
         """The shard's epoch; 0 before its first owner. Raises QimError(UNAVAILABLE)."""
@@ -133,6 +135,10 @@ class ScyllaEpochStore:
     async def raise_epoch(
         self, kind: ShardKind, shard: int, nonce: bytes, now_s: int
     ) -> Outcome[int]:
+        async with self._drawing:
+            return await self._draw(kind, shard, nonce, now_s)
+
+    async def _draw(self, kind: ShardKind, shard: int, nonce: bytes, now_s: int) -> Outcome[int]:
         place = (self._deployment, kind.value, shard)
         for _ in range(DECISIONS_MAX):
             # The counter first: whoever draws after it was read makes the condition fail.
