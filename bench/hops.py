@@ -18,8 +18,8 @@ from bench.peers import BODY, HOP_SECRET, TENANT, UNARY, user
 from bench.processes import Peer
 from qimd.app.hops import asks
 from qimd.app.hops.directory import Directory
+from qimd.app.hops.options import CHANNEL_OPTIONS
 from qimd.app.hops.owner import owner_name
-from qimd.app.hops.peer import CHANNEL_OPTIONS
 from qimd.app.hops.peers import Peers
 from qimd.app.hops.remote import RemoteWriter
 from qimd.app.hops.router import Router

@@ -22,6 +22,7 @@ import grpc
 
 from bench.streams import CONNECT
 from qimd.app.hops.credentials import SharedSecret
+from qimd.app.hops.options import SERVER_OPTIONS
 from qimd.app.hops.rooms import LocalRooms
 from qimd.app.hops.server import HopHandlers
 from qimd.app.runtime import AsyncioRuntime
@@ -176,9 +177,7 @@ async def hop(orders: "asyncio.Queue[int]") -> None:
         runtime=runtime,
         metrics=metrics,
     )
-    server = grpc.aio.server(
-        interceptors=[StrictServerInterceptor()], options=(("grpc.so_reuseport", 0),)
-    )
+    server = grpc.aio.server(interceptors=[StrictServerInterceptor()], options=SERVER_OPTIONS)
     server.add_generic_rpc_handlers([handlers.service()])
     say(server.add_insecure_port("127.0.0.1:0"))
     await server.start()

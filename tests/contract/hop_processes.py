@@ -18,8 +18,8 @@ from qimd.adapters.sqlite import open_sqlite
 from qimd.app.hops.announced import AnnouncedPresence
 from qimd.app.hops.credentials import SharedSecret
 from qimd.app.hops.directory import Directory
+from qimd.app.hops.options import CHANNEL_OPTIONS, SERVER_OPTIONS
 from qimd.app.hops.owner import owner_name
-from qimd.app.hops.peer import CHANNEL_OPTIONS
 from qimd.app.hops.peers import Peers
 from qimd.app.hops.presence import RemotePresence
 from qimd.app.hops.registrar import Registrar
@@ -73,7 +73,9 @@ class Process:
         self.roles = roles
         self.metrics = Metrics()
         self.runtime = runtime = AsyncioRuntime(self.metrics)
-        self._server = grpc.aio.server(interceptors=[StrictServerInterceptor()])
+        self._server = grpc.aio.server(
+            interceptors=[StrictServerInterceptor()], options=SERVER_OPTIONS
+        )
         address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         directory = Directory(backends.lease, runtime)
         self.peers = Peers(

@@ -20,7 +20,8 @@ from tests.unit.hops.world import (
 
 from qim.hop.v1.hop_service_pb2 import HopCall, HopReply, HopRequest, OpenDevice
 from qimd.app.hops import peer, server
-from qimd.app.hops.peer import CHANNEL_OPTIONS, METHOD
+from qimd.app.hops.options import CHANNEL_OPTIONS
+from qimd.app.hops.peer import METHOD
 from qimd.contract.hops import request_frame
 from qimd.core.errors import ErrorCode, QimError, unavailable
 from qimd.core.ids import UserId
@@ -169,6 +170,25 @@ async def test_calls_keep_their_order_while_the_owner_is_being_found(
     ]
 
 
+async def test_who_calls_as_soon_as_the_owner_is_found_passes_nobody_who_waited_for_it(
+    hops: World, near: Process, far: Process
+) -> None:
+    hops.leases.gate = asyncio.Event()
+    look = near.directory.begin_look(ShardKind.WRITER, 0)
+
+    async def latecomer() -> None:
+        await look.done.wait()
+        await near.to_writer.commit(command("c", "m2"))
+
+    late = asyncio.ensure_future(latecomer())
+    await hops.bell.until(lambda: bool(hops.leases.views))
+    first = asyncio.ensure_future(near.to_writer.commit(command("c", "m1")))
+    await asyncio.sleep(0)
+    hops.leases.gate.set()
+    await asyncio.gather(first, late)
+    assert far.writer.calls == ["c m1", "c m2"]
+
+
 async def test_a_busy_stream_carries_many_calls_a_frame_and_an_idle_one_a_call_a_frame(
     near: Process, far: Process
 ) -> None:
@@ -236,7 +256,9 @@ async def test_who_gives_up_is_told_to_the_owner_and_leaves_nothing_behind(
     caller.cancel()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    await hops.bell.until(lambda: far.mailbox.cancelled == ["open ann"])
+    # Long before the owner would have ended it by itself.
+    async with asyncio.timeout(REQUEST_TIMEOUT_S / 2):
+        await hops.bell.until(lambda: far.mailbox.cancelled == ["open ann"])
     # The stream is whole: the next call has its own answer.
     assert await near.to_mailbox.report(user("bob"), GAP) is True
 

@@ -62,6 +62,21 @@ async def test_what_is_sent_while_a_commit_follows_its_shard_comes_behind_it(
     assert sent == [f"m{n}" for n in range(2, 9)]
 
 
+async def test_nothing_passes_a_commit_however_often_it_is_tried_again(
+    hops: World, near: Process, far: Process
+) -> None:
+    await near.to_writer.commit(command("c", "m1"))
+    views = len(hops.leases.views)
+    moved = QimError(ErrorCode.NOT_OWNER, "moved")
+    far.writer.fails_once["c"] = [moved, moved]
+    first = asyncio.ensure_future(near.to_writer.commit(command("c", "m2")))
+    # It has failed once, and looks for the owner; what is made from now on waits for it.
+    await hops.bell.until(lambda: len(hops.leases.views) > views)
+    second = asyncio.ensure_future(near.to_writer.commit(command("c", "m3")))
+    await asyncio.gather(first, second)
+    assert far.writer.calls == ["c m1", "c m2", "c m2", "c m2", "c m3"]
+
+
 async def test_of_several_commits_of_a_conversation_none_is_made_again_elsewhere(
     hops: World, near: Process, far: Process
 ) -> None:

@@ -15,8 +15,8 @@ from qimd.adapters.memory.cluster import MemoryCluster
 from qimd.app.hops.announced import AnnouncedPresence
 from qimd.app.hops.credentials import SharedSecret
 from qimd.app.hops.directory import Directory
+from qimd.app.hops.options import CHANNEL_OPTIONS, SERVER_OPTIONS
 from qimd.app.hops.owner import owner_name
-from qimd.app.hops.peer import CHANNEL_OPTIONS
 from qimd.app.hops.peers import Peers
 from qimd.app.hops.presence import Registered, RemotePresence
 from qimd.app.hops.registrar import Registrar
@@ -152,6 +152,7 @@ class Leases:
         self.holders: dict[tuple[ShardKind, int], str] = {}
         self.views: list[tuple[ShardKind, int]] = []
         self.away = False
+        self.gate: asyncio.Event | None = None
 
     def give(self, to: "Process | None", *kinds: ShardKind) -> None:
         """Let a process hold the shards of these kinds, or of all; None for nobody."""
@@ -161,6 +162,8 @@ class Leases:
     async def view(self, kind: ShardKind, shard: int) -> LeaseView:
         self.views.append((kind, shard))
         self._bell.ring()
+        if self.gate is not None:
+            await self.gate.wait()
         if self.away:
             raise unavailable("the lease store is away")
         return LeaseView(self.holders.get((kind, shard), ""), released=False)
@@ -174,6 +177,7 @@ class Room:
         self.calls: list[str] = []
         self.gates: dict[str, asyncio.Event] = {}
         self.fails: dict[str, BaseException] = {}
+        self.fails_once: dict[str, list[BaseException]] = {}
         self.cancelled: list[str] = []
 
     def hold(self, call: str) -> asyncio.Event:
@@ -191,6 +195,8 @@ class Room:
             self.cancelled.append(call)
             self.bell.ring()
             raise
+        if once := self.fails_once.get(name):
+            raise once.pop(0)
         if (failure := self.fails.get(name)) is not None:
             raise failure
 
@@ -347,8 +353,7 @@ class Process:
             metrics=self.metrics,
         )
         self.server = grpc.aio.server(
-            interceptors=[StrictServerInterceptor()],
-            options=[("grpc.so_reuseport", 0), *CHANNEL_OPTIONS[:2]],
+            interceptors=[StrictServerInterceptor()], options=SERVER_OPTIONS
         )
         self.server.add_generic_rpc_handlers([self.handlers.service()])
         self.port = self.server.add_insecure_port(f"127.0.0.1:{port}")

@@ -15,13 +15,13 @@ from qim.hop.v1.hop_service_pb2 import Hint, HopAnswer, HopCall, HopReply
 from qimd.app.hops import asks
 from qimd.app.hops.asks import Ask
 from qimd.app.hops.failures import Elsewhere
+from qimd.app.hops.options import MESSAGE_BYTES_MAX
 from qimd.app.hops.outbox import Outbox
 from qimd.contract import codec
 from qimd.contract.errors import error_of
 from qimd.contract.hops import request_frame
 from qimd.contract.violation import ContractViolation
 from qimd.core.errors import ErrorCode, QimError, unavailable
-from qimd.core.parameters import FRAME_BYTES_MAX
 from qimd.ports.runtime import Runtime, Task
 from qimd.telemetry.logs import logger
 from qimd.telemetry.metrics import Metrics
@@ -39,30 +39,12 @@ CALLS_MAX: Final = 4096
 WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
 """What a process that does not read can make this one hold."""
 
-MESSAGE_BYTES_MAX: Final = FRAME_BYTES_MAX + 64 * 1024
-"""What gRPC is told to carry: a SEND of the largest frame, and the ids that a call adds to it."""
-
 _ITEM_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 16
 """One call, so that it fits a message with its tag and length."""
 
-CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
-    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    # A stopped process is noticed before the lease of its shards has ended.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 4_000),
-    ("grpc.http2.ping_timeout_ms", 4_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    # How long an attempt to connect may take: a host that is gone refuses nothing.
-    ("grpc.min_reconnect_backoff_ms", 2_000),
-    # A new channel tries at once, also to an address that did not answer another one.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_retries", 0),
-)
-"""For the channels of a `ChannelFactory`. The keepalive is one that the server's options allow."""
-
 ChannelFactory = Callable[[str], aio.Channel]
-"""A channel to an address, with the deployment's TLS where there is one."""
+"""A channel to an address, with `options.CHANNEL_OPTIONS`, and the deployment's TLS where there is.
+"""
 
 Credentials = Sequence[tuple[str, str]]
 """Metadata that proves this process to its peers."""
