@@ -1,7 +1,5 @@
-"""What `qimd dev` prints once it is ready, and what it writes for other programs."""
+"""What `qimd dev` prints once it is ready."""
 
-import json
-import os
 import secrets
 import shlex
 import shutil
@@ -14,8 +12,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from qimd.app.credentials import FILE_NAME, Credentials
-from qimd.app.folder import write_private
-from qimd.app.settings import DATA_DEFAULT
+from qimd.app.dev_settings import DATA_DEFAULT
 
 DEV_USER: Final = "alice"
 DEV_DEVICE: Final = "laptop"
@@ -89,17 +86,3 @@ def qimctl_program() -> str:
         return "qimctl"
     here = Path.cwd()
     return str(ours.relative_to(here) if ours.is_relative_to(here) else ours)
-
-
-def write_ready_file(path: Path, credentials: Credentials) -> None:
-    """Tell a program that started us where we listen: it waits for this file.
-
-    Raises SettingRefused.
-    """
-    told = {
-        "grpc": credentials.address,
-        "metrics": credentials.metrics_address,
-        "pid": os.getpid(),
-        "at_ms": time.time_ns() // 1_000_000,
-    }
-    write_private(path, json.dumps(told) + "\n", "--ready-file")

@@ -10,8 +10,6 @@ The addresses are those of the last start; `qimctl` reads the file to find the s
 it is ever logged.
 """
 
-import base64
-import binascii
 import json
 import secrets
 from dataclasses import dataclass, field, replace
@@ -21,13 +19,13 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from qimd.app.folder import read_kept, write_private
+from qimd.app.secret_file import KEY_BYTES, cursor_keys_of, key_bytes, key_text
 from qimd.core.errors import ErrorCode, QimError
 from qimd.core.ids import TenantId
 
 FILE_NAME: Final = "dev-credentials.json"
 FORMAT: Final = 1
 DEV_TENANT: Final = TenantId("dev")
-_KEY_BYTES: Final = 32
 
 
 class CredentialsBroken(QimError):
@@ -68,10 +66,10 @@ def generate() -> Credentials:
     return Credentials(
         tenant=DEV_TENANT,
         key_id="dev-1",
-        private_key=secrets.token_bytes(_KEY_BYTES),
-        admin_token=secrets.token_urlsafe(_KEY_BYTES),
+        private_key=secrets.token_bytes(KEY_BYTES),
+        admin_token=secrets.token_urlsafe(KEY_BYTES),
         cursor_key_id="1",
-        cursor_keys={"1": secrets.token_bytes(_KEY_BYTES)},
+        cursor_keys={"1": secrets.token_bytes(KEY_BYTES)},
     )
 
 
@@ -108,11 +106,11 @@ def _document(credentials: Credentials) -> dict[str, object]:
         "metrics_address": credentials.metrics_address,
         "tenant": credentials.tenant,
         "key_id": credentials.key_id,
-        "private_key": _text(credentials.private_key),
+        "private_key": key_text(credentials.private_key),
         "admin_token": credentials.admin_token,
         "cursor_keys": {
             "current": credentials.cursor_key_id,
-            "keys": {key_id: _text(key) for key_id, key in credentials.cursor_keys.items()},
+            "keys": {key_id: key_text(key) for key_id, key in credentials.cursor_keys.items()},
         },
     }
 
@@ -120,31 +118,14 @@ def _document(credentials: Credentials) -> dict[str, object]:
 def _parsed(document: dict[str, Any]) -> Credentials:
     if document["format"] != FORMAT:
         raise ValueError("format")
-    cursor = document["cursor_keys"]
-    keys = {key_id: _bytes(text) for key_id, text in cursor["keys"].items()}
-    if cursor["current"] not in keys:
-        raise ValueError("cursor_keys")
+    current, keys = cursor_keys_of(document["cursor_keys"])
     return Credentials(
         tenant=TenantId(document["tenant"]),
         key_id=document["key_id"],
-        private_key=_bytes(document["private_key"]),
+        private_key=key_bytes(document["private_key"]),
         admin_token=document["admin_token"],
-        cursor_key_id=cursor["current"],
+        cursor_key_id=current,
         cursor_keys=keys,
         address=document["address"],
         metrics_address=document["metrics_address"],
     )
-
-
-def _text(key: bytes) -> str:
-    return base64.b64encode(key).decode()
-
-
-def _bytes(text: str) -> bytes:
-    try:
-        key = base64.b64decode(text, validate=True)
-    except binascii.Error:
-        raise ValueError("base64") from None
-    if len(key) != _KEY_BYTES:
-        raise ValueError("length")
-    return key

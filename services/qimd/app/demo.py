@@ -1,8 +1,10 @@
 """The demonstration: real chat through one machine that is killed twice, and not one event wrong.
 
-    python -m qimd.app.demo [--chat FILE] [--data DIR] [--members 200] [--messages 1500] [--kills 2]
+    python -m qimd.app.demo [--profile dev] [--chat FILE] [--data DIR] [--members 200]
+                            [--messages 1500] [--kills 2]
 
-It starts `qimd dev` as a process of its own, lets every speaker send over a gRPC stream of their
+It starts `qimd dev` as a process of its own (or, with the profile `standard` or `scylla`, `qimd
+run` on the engines that QIM_* variables name), lets every speaker send over a gRPC stream of their
 own, kills the server with SIGKILL in the middle of sends and starts it again on the same data. Some
 members watch live through all of it. Then it pulls every member's mailbox and session list, and
 compares them with what was acknowledged: as sets of (user, conversation, event_id), in order, byte
@@ -26,8 +28,7 @@ from typing import Final
 import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from qimd.app.credentials import load_or_create
-from qimd.app.demo_server import Server
+from qimd.app.demo_server import DeploymentServer, DevServer, Server
 from qimd.app.demo_verdict import Expected, Found, Verdict, compare, table
 from qimd.client import AdminClient, Client, ClientConfig, Event, Sent, Session
 from qimd.client.chat import Line, generated_chat, read_chat, speakers
@@ -93,7 +94,7 @@ class Demo:
         return verdict
 
     def _admin(self) -> AdminClient:
-        return AdminClient(self._server.address, load_or_create(self._server.data).admin_token)
+        return AdminClient(self._server.address, self._server.admin_token)
 
     def _set_up(self) -> int:
         """Register tenant, conversation and members; how many events that made."""
@@ -293,6 +294,9 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m qimd.app.demo", description=(__doc__ or "").split("\n\n", 1)[0]
     )
+    parser.add_argument(
+        "--profile", choices=("dev", "standard", "scylla"), default="dev", help="what it runs on"
+    )
     parser.add_argument("--chat", type=Path, metavar="FILE", help="replay this recorded chat")
     parser.add_argument("--data", type=Path, metavar="DIR", help="keep the data in this folder")
     parser.add_argument("--members", type=int, default=200, help="of a generated chat")
@@ -316,12 +320,20 @@ async def _run(arguments: argparse.Namespace, data: Path) -> Verdict:
     else:
         members = [f"member-{n:04d}" for n in range(arguments.members)]
         lines = generated_chat(members, arguments.messages, SEED)
-    server = Server(data)
+    server = await _server(arguments.profile, data)
     try:
         with progress() as advance:
             return await Demo(server, lines, members).run(arguments.kills, advance)
     finally:
         await asyncio.to_thread(server.stop)
+
+
+async def _server(profile: str, data: Path) -> Server:
+    if profile == "dev":
+        return DevServer(data)
+    server = DeploymentServer(data, {"standard": "redis", "scylla": "scylla"}[profile])
+    await server.make_topic()
+    return server
 
 
 def main(given: Sequence[str] | None = None) -> int:

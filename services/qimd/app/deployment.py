@@ -9,15 +9,16 @@ import json
 from pathlib import Path
 from typing import Final
 
+from qimd.app.dev_settings import DevSettings
 from qimd.app.folder import read_kept, write_private
-from qimd.app.settings import SettingRefused, Settings, flag_of
+from qimd.app.settings import SettingRefused, flag_of
 
 FILE_NAME: Final = "deployment.json"
 FORMAT: Final = 1
 _FIXED: Final = ("mailbox_shards", "writer_shards")
 
 
-def settle_facts(folder: Path, settings: Settings) -> None:
+def settle_facts(folder: Path, settings: DevSettings) -> None:
     """Write the facts at the first start, compare them later. Raises SettingRefused."""
     path = folder / FILE_NAME
     facts = {"format": FORMAT, **{name: getattr(settings, name) for name in _FIXED}}

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from qim.gateway.v1 import gateway_pb2
 from qimd.app.grpc_stream import GatewayCalls, StreamHandler
-from qimd.app.settings import SettingRefused, Settings
+from qimd.app.settings import ProcessSettings, SettingRefused
 from qimd.auth.admin import AdminToken
 from qimd.contract.grpc_aio import StrictServerInterceptor
 from qimd.contract.grpc_status import to_rpc_status
@@ -58,41 +58,53 @@ UnaryCall = Callable[[Message], Awaitable[Message]]
 
 
 class GrpcServer:
-    """One listening server. `services` are the administration services with their handlers."""
+    """One listening server: `bind`, `offer` what it serves, `start`."""
 
     def __init__(
         self,
         *,
-        settings: Settings,
-        streams: StreamHandler,
-        services: Sequence[tuple[ServiceDescriptor, object]],
+        settings: ProcessSettings,
         admin_token: AdminToken,
         runtime: Runtime,
         metrics: Metrics,
     ) -> None:
         self._settings = settings
+        self._runtime = runtime
         self._metrics = metrics
-        self._admin_names = tuple(service.full_name for service, _ in services)
+        self._admin = AdminTokenInterceptor(admin_token, metrics)
         self._server = grpc.aio.server(
             interceptors=[
                 # Outermost: without the token, not even a request's bytes are looked at.
-                AdminTokenInterceptor(admin_token, self._admin_names, metrics),
+                self._admin,
                 StrictServerInterceptor(self._on_defect),
             ],
             options=OPTIONS,
         )
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        calls = GatewayCalls(streams, runtime)
-        self._server.add_generic_rpc_handlers(
-            [
-                _gateway_service(calls),
-                *(unary_service(each, handlers, metrics) for each, handlers in services),
-            ]
-        )
-        names = (GATEWAY.full_name, *self._admin_names, health.SERVICE_NAME)
-        reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self._server)
+        self._names: tuple[str, ...] = ()
         self.port = 0
+
+    def offer(
+        self,
+        *,
+        streams: StreamHandler | None,
+        services: Sequence[tuple[ServiceDescriptor, object]],
+    ) -> None:
+        """What it serves, once and before `start`: clients' streams, and the administration
+        services with their handlers.
+        """
+        self._admin.services = frozenset(service.full_name for service, _ in services)
+        self._server.add_generic_rpc_handlers(
+            [unary_service(each, handlers, self._metrics) for each, handlers in services]
+        )
+        if streams is not None:
+            calls = GatewayCalls(streams, self._runtime)
+            self._server.add_generic_rpc_handlers([_gateway_service(calls)])
+        gateway = () if streams is None else (GATEWAY.full_name,)
+        self._names = (*gateway, *(service.full_name for service, _ in services))
+        listed = (*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(listed, self._server)
 
     @property
     def address(self) -> str:
@@ -125,7 +137,7 @@ class GrpcServer:
             if serving
             else health_pb2.HealthCheckResponse.NOT_SERVING
         )
-        for name in ("", GATEWAY.full_name, *self._admin_names):
+        for name in ("", *self._names):
             await self._health.set(name, status)
 
     async def stop(self, grace_s: float) -> None:
@@ -219,10 +231,11 @@ def _gateway_service(calls: GatewayCalls) -> grpc.GenericRpcHandler:
 class AdminTokenInterceptor(grpc.aio.ServerInterceptor):
     """Lets a call to an administration service pass only with the admin token."""
 
-    def __init__(self, token: AdminToken, services: Sequence[str], metrics: Metrics) -> None:
+    def __init__(self, token: AdminToken, metrics: Metrics) -> None:
         self._token = token
-        self._services = frozenset(services)
         self._metrics = metrics
+        self.services: frozenset[str] = frozenset()
+        """Full names of those that ask for it."""
 
     async def intercept_service(
         self,
@@ -231,7 +244,7 @@ class AdminTokenInterceptor(grpc.aio.ServerInterceptor):
     ) -> Any:
         """See grpc.aio. A refusal is a method that only refuses."""
         service = handler_call_details.method.strip("/").partition("/")[0]
-        if service in self._services:
+        if service in self.services:
             metadata = dict(handler_call_details.invocation_metadata or ())
             try:
                 self._token.check(metadata.get("authorization"))

@@ -8,23 +8,24 @@ that starts: each file is written whole or not at all, and the engine's own log 
 import asyncio
 import os
 import secrets
-import signal
+import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 from qimd.adapters.sqlite import OpenRefused, SqliteBackends, open_sqlite
+from qimd.app.banner import banner, dev_token
 from qimd.app.credentials import Credentials, load_or_create, store, with_addresses
 from qimd.app.deployment import settle_facts
+from qimd.app.dev_settings import DevSettings
 from qimd.app.folder import DATABASE_NAME, KeptFiles, prepare_folder
-from qimd.app.grpc_server import GrpcServer
 from qimd.app.housekeeping import enforce_retention
 from qimd.app.lock import LOCK_NAME, FolderLock
-from qimd.app.metrics_server import MetricsServer
+from qimd.app.running import Sockets, write_ready_file
 from qimd.app.runtime import AsyncioRuntime
-from qimd.app.settings import SettingRefused, Settings
+from qimd.app.settings import SettingRefused
 from qimd.app.wiring import Node
 from qimd.auth.admin import AdminToken
 from qimd.contract.cursor import CursorKeys
@@ -37,9 +38,6 @@ from qimd.telemetry.metrics import Metrics
 
 _log = logger("server")
 
-CLOSE_GRACE_S: Final = 0.5
-"""What gRPC waits for calls that are still there after the drain: administration calls alone."""
-
 FOLDER_CHECK_INTERVAL_S: Final = 1.0
 """How long acknowledgements can go on after somebody removed the data folder."""
 
@@ -50,25 +48,26 @@ SEED_TRIES: Final = 5
 class Server:
     """A running `dev` server, from `open_server`."""
 
-    def __init__(self, credentials: Credentials, folder: Path, node: Node) -> None:
+    def __init__(self, credentials: Credentials, folder: Path, node: Node, banner: str) -> None:
         self.credentials = credentials
         self.folder = folder
         self.node = node
+        self.banner = banner
         self._files = KeptFiles([folder / LOCK_NAME, folder / DATABASE_NAME])
-        self.folder_lost = asyncio.Event()
+        self.lost = asyncio.Event()
         """Set when the data folder was removed or replaced: what is written now is lost."""
 
     async def watch_folder(self, runtime: Runtime) -> None:
-        """Set `folder_lost` once it is."""
+        """Set `lost` once it is."""
         while (path := self._files.lost()) is None:
             await runtime.sleep(FOLDER_CHECK_INTERVAL_S)
         _log.error("the data folder was removed or replaced under the server", path=str(path))
-        self.folder_lost.set()
+        self.lost.set()
 
 
 @asynccontextmanager
-async def open_server(settings: Settings) -> AsyncIterator[Server]:
-    """A server that is ready; leaving the block drains and closes it.
+async def open_server(settings: DevSettings, version: str = "") -> AsyncIterator[Server]:
+    """A server that is ready; leaving the block drains and closes it. `version` is for its banner.
 
     Raises SettingRefused, FolderInUse, CredentialsBroken.
     """
@@ -83,39 +82,29 @@ async def open_server(settings: Settings) -> AsyncIterator[Server]:
         engine = await _open_engine(folder, settings, runtime)
         stack.push_async_callback(engine.close)
         stack.push_async_callback(runtime.cancel_all)
-        node = _node(settings, engine, credentials, runtime, metrics)
-        metrics_server = MetricsServer(metrics, settings.metrics_port, lambda: node.is_ready)
-        stack.callback(metrics_server.stop)
-        grpc_server = GrpcServer(
-            settings=settings,
-            streams=node.connections,
-            services=node.services(),
-            admin_token=AdminToken(credentials.admin_token),
-            runtime=runtime,
-            metrics=metrics,
-        )
-        stack.push_async_callback(grpc_server.stop, CLOSE_GRACE_S)
-        grpc_server.bind()
-        credentials = with_addresses(credentials, grpc_server.address, metrics_server.address)
+        sockets = Sockets(stack, settings, AdminToken(credentials.admin_token), runtime, metrics)
+        credentials = with_addresses(credentials, sockets.grpc, sockets.metrics)
         store(folder, credentials)
-        lock.describe(grpc_server.address)
+        lock.describe(sockets.grpc)
         await _seed_tenant(engine.backends.tenants, credentials, runtime)
-        metrics_server.start()
-        await grpc_server.start()
-        node.start()
-        stack.push_async_callback(node.drain)
-        await node.ready()
-        await grpc_server.set_serving(True)
-        stack.push_async_callback(grpc_server.set_serving, False)
-        _log.info("ready", grpc=grpc_server.address, metrics=metrics_server.address)
-        server = Server(credentials, folder, node)
+        node = _node(settings, engine, credentials, runtime, metrics)
+        await sockets.serve(node)
+        if settings.ready_file is not None:
+            write_ready_file(settings.ready_file, sockets.grpc, sockets.metrics)
+        server = Server(credentials, folder, node, _banner(settings, credentials, folder, version))
         runtime.spawn(server.watch_folder(runtime), "folder-watch")
         yield server
         _log.info("draining")
     _log.info("stopped")
 
 
-def _folder(settings: Settings, stack: AsyncExitStack) -> Path:
+def _banner(settings: DevSettings, credentials: Credentials, folder: Path, version: str) -> str:
+    # A token may stand on a terminal, never in a file that output was sent to.
+    token = dev_token(credentials) if sys.stdout.isatty() else ""
+    return banner(version, credentials, folder, ephemeral=settings.ephemeral, token=token)
+
+
+def _folder(settings: DevSettings, stack: AsyncExitStack) -> Path:
     if settings.ephemeral:
         temporary = tempfile.TemporaryDirectory(prefix="qim-", ignore_cleanup_errors=True)
         return Path(stack.enter_context(temporary))
@@ -124,7 +113,9 @@ def _folder(settings: Settings, stack: AsyncExitStack) -> Path:
     return folder
 
 
-async def _open_engine(folder: Path, settings: Settings, runtime: AsyncioRuntime) -> SqliteBackends:
+async def _open_engine(
+    folder: Path, settings: DevSettings, runtime: AsyncioRuntime
+) -> SqliteBackends:
     try:
         return await open_sqlite(
             folder / DATABASE_NAME,
@@ -138,7 +129,7 @@ async def _open_engine(folder: Path, settings: Settings, runtime: AsyncioRuntime
 
 
 def _node(
-    settings: Settings,
+    settings: DevSettings,
     engine: SqliteBackends,
     credentials: Credentials,
     runtime: AsyncioRuntime,
@@ -186,15 +177,3 @@ async def _seed_tenant(
             case NotApplied() | Unknown():
                 continue
     raise unavailable("the tenant can't be written: is the disk full?")
-
-
-def watch_signals(stop: Callable[[], None]) -> None:
-    """Call `stop` on SIGTERM and SIGINT; a second one ends the process at once."""
-    loop = asyncio.get_running_loop()
-
-    def first(number: signal.Signals) -> None:
-        loop.remove_signal_handler(number)
-        stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, first, number)

@@ -1,11 +1,14 @@
 """Settings of a process: a command-line flag, else an environment variable, else the default.
 
-Each field of `Settings` is one setting: `grpc_port` is `--grpc-port` and `QIM_GRPC_PORT`. Its
+Each field of a settings class is one setting: `grpc_port` is `--grpc-port` and `QIM_GRPC_PORT`. Its
 metadata holds how its text is read and what it means; the parser and the checks are made from them.
 What is refused is refused at start, by a `SettingRefused` that names the flag.
+
+Here: how that works, and what every process is told. `dev_settings` and `run_settings` add what the
+two commands are told.
 """
 
-# ruff: noqa: RUF009 - `_setting` is `dataclasses.field` with our metadata.
+# ruff: noqa: RUF009 - `setting` is `dataclasses.field` with our metadata.
 
 import argparse
 import dataclasses
@@ -23,11 +26,8 @@ from qimd.telemetry.logs import LEVELS
 
 T = TypeVar("T")
 
-DATA_DEFAULT: Final = Path("qim-data")
-"""In the folder where the server is started; `qimctl` looks for it there too."""
-
 LOG_FORMATS: Final = ("auto", "json", "console")
-_HOUR_MS: Final = 3600 * 1000
+HOUR_MS: Final = 3600 * 1000
 
 
 class SettingRefused(QimError):
@@ -47,21 +47,29 @@ def variable_of(name: str) -> str:
     return f"QIM_{name.upper()}"
 
 
-def _setting(default: T, read: Callable[[str], Any], text: str, *, least: float | None = None) -> T:
-    """A field: how its text is read, what it means, and the smallest number that makes sense."""
+# --- how a setting is declared ----------------------------------------------------------------
+
+
+def setting(default: T, read: Callable[[str], Any], text: str, *, least: float | None = None) -> T:
+    """A field: how its text is read, what it means, and the smallest number that makes sense.
+
+    A default of None is "not set"; whether it must be is the class's `check`'s affair.
+    """
     metadata = {"read": read, "help": text, "least": least}
     declared: T = dataclasses.field(default=default, metadata=metadata)
     return declared
 
 
-def _whole(text: str) -> int:
+def whole(text: str) -> int:
+    """Read a whole number. Raises ValueError, as all readers do."""
     try:
         return int(text)
     except ValueError:
         raise ValueError("must be a whole number") from None
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
+    """Read a number of seconds."""
     try:
         value = float(text)
     except ValueError:
@@ -72,14 +80,17 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _boolean(text: str) -> bool:
+def boolean(text: str) -> bool:
+    """Read true or false."""
     values = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     if text.lower() not in values:
         raise ValueError("must be true or false")
     return values[text.lower()]
 
 
-def _choice(*allowed: str) -> Callable[[str], str]:
+def choice(*allowed: str) -> Callable[[str], str]:
+    """A reader that takes one of some words."""
+
     def read(text: str) -> str:
         if text not in allowed:
             raise ValueError(f"must be one of {', '.join(allowed)}")
@@ -88,77 +99,67 @@ def _choice(*allowed: str) -> Callable[[str], str]:
     return read
 
 
+# --- what every process is told ---------------------------------------------------------------
+
 _LEASE: Final = LeaseParameters()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What one process of the `dev` profile is told. Numbers carry their unit in the name."""
+class ProcessSettings:
+    """What any process of qim is told. Numbers carry their unit in the name."""
 
-    data: Path = _setting(DATA_DEFAULT, Path, "folder that holds everything durable")
-    ephemeral: bool = _setting(
-        False, _boolean, "use a temporary folder instead, removed when the server ends"
-    )
-    host: str = _setting(
+    host: str = setting(
         "127.0.0.1", str, "address to listen on; beyond loopback only with a TLS certificate"
     )
-    grpc_port: int = _setting(
-        7400, _whole, "port of the gRPC services; 0 takes a free one", least=0
-    )
-    metrics_port: int = _setting(
+    grpc_port: int = setting(7400, whole, "port of the gRPC services; 0 takes a free one", least=0)
+    metrics_port: int = setting(
         7401,
-        _whole,
+        whole,
         "port of /metrics, /healthz and /readyz on loopback; 0 takes a free one",
         least=0,
     )
-    tls_certificate: Path | None = _setting(None, Path, "PEM file with the certificate chain")
-    tls_private_key: Path | None = _setting(None, Path, "PEM file with the certificate's key")
-    mailbox_shards: int = _setting(
+    tls_certificate: Path | None = setting(None, Path, "PEM file with the certificate chain")
+    tls_private_key: Path | None = setting(None, Path, "PEM file with the certificate's key")
+    mailbox_shards: int = setting(
         2,
-        _whole,
+        whole,
         "partitions of the dispatch topic: a power of two, fixed once data is there",
         least=1,
     )
-    writer_shards: int = _setting(
-        2, _whole, "shards of conversations: a power of two, fixed once data is there", least=1
+    writer_shards: int = setting(
+        2, whole, "shards of conversations: a power of two, fixed once data is there", least=1
     )
-    dispatch_chunk_recipients: int = _setting(
-        DISPATCH_CHUNK_RECIPIENTS, _whole, "recipients that one record of the log carries", least=1
+    dispatch_chunk_recipients: int = setting(
+        DISPATCH_CHUNK_RECIPIENTS, whole, "recipients that one record of the log carries", least=1
     )
-    log_retention_ms: int = _setting(
-        7 * 24 * _HOUR_MS, _whole, "how long the dispatch log keeps a record", least=1
-    )
-    dispatch_recovery_window_ms: int = _setting(
-        24 * _HOUR_MS, _whole, "how far back a replay must be able to begin", least=1
-    )
-    writer_failover_wait_s: float = _setting(
+    writer_failover_wait_s: float = setting(
         _LEASE.writer_failover_wait_s,
-        _seconds,
+        seconds,
         "after an owner's last sign of life, to its successor",
     )
-    shard_lease_ttl_s: float = _setting(
-        _LEASE.shard_lease_ttl_s, _seconds, "life of a lease that is not renewed"
+    shard_lease_ttl_s: float = setting(
+        _LEASE.shard_lease_ttl_s, seconds, "life of a lease that is not renewed"
     )
-    writer_self_fence_deadline_s: float = _setting(
-        _LEASE.writer_self_fence_deadline_s, _seconds, "after it, an owner without renewal stops"
+    writer_self_fence_deadline_s: float = setting(
+        _LEASE.writer_self_fence_deadline_s, seconds, "after it, an owner without renewal stops"
     )
-    lease_renew_interval_s: float = _setting(
-        _LEASE.lease_renew_interval_s, _seconds, "between renewals"
+    lease_renew_interval_s: float = setting(
+        _LEASE.lease_renew_interval_s, seconds, "between renewals"
     )
-    lease_renew_retry_s: float = _setting(
-        _LEASE.lease_renew_retry_s, _seconds, "between tries after a renewal that failed"
+    lease_renew_retry_s: float = setting(
+        _LEASE.lease_renew_retry_s, seconds, "between tries after a renewal that failed"
     )
-    drain_grace_s: float = _setting(
-        DRAIN_GRACE_S, _seconds, "how long a stop waits for what is under way", least=0
+    drain_grace_s: float = setting(
+        DRAIN_GRACE_S, seconds, "how long a stop waits for what is under way", least=0
     )
-    audit_interval_s: float = _setting(
-        10.0, _seconds, "between two passes of the auditor", least=0.05
+    audit_interval_s: float = setting(
+        10.0, seconds, "between two passes of the auditor", least=0.05
     )
-    log_level: str = _setting("info", _choice(*LEVELS), f"one of {', '.join(LEVELS)}")
-    log_format: str = _setting(
-        "auto", _choice(*LOG_FORMATS), "json, console, or auto: console on a terminal"
+    log_level: str = setting("info", choice(*LEVELS), f"one of {', '.join(LEVELS)}")
+    log_format: str = setting(
+        "auto", choice(*LOG_FORMATS), "json, console, or auto: console on a terminal"
     )
-    ready_file: Path | None = _setting(
+    ready_file: Path | None = setting(
         None, Path, "written once ready, as JSON: the addresses and the process id"
     )
 
@@ -187,11 +188,23 @@ class Settings:
             return None
         return self.tls_certificate, self.tls_private_key
 
+    def check(self) -> None:
+        """Raise SettingRefused for what can't be started with."""
+        _check_numbers(self)
+        _check_shards(self)
+        _check_lease(self)
+        _check_address(self)
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+
+S = TypeVar("S", bound=ProcessSettings)
+
+# --- flags and environment --------------------------------------------------------------------
+
+
+def add_flags(parser: argparse.ArgumentParser, kind: type[ProcessSettings]) -> None:
     """One flag for each field."""
-    for field in dataclasses.fields(Settings):
-        shown = "" if field.default in {None, False} else f" (default {field.default})"
+    for field in dataclasses.fields(kind):
+        shown = "" if field.default in {None, False} else f" (default {shown_as(field.default)})"
         text = f"{field.metadata['help']}{shown}; or {variable_of(field.name)}"
         if isinstance(field.default, bool):
             parser.add_argument(
@@ -204,81 +217,118 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _metavar(field: "dataclasses.Field[Any]") -> str:
-    kind = {_whole: "N", _seconds: "SECONDS", Path: "PATH"}
+    kind = {whole: "N", seconds: "SECONDS", Path: "PATH"}
     return kind.get(field.metadata["read"], "TEXT")
 
 
-def load(flags: Mapping[str, str | None], environment: Mapping[str, str]) -> Settings:
+def load(kind: type[S], flags: Mapping[str, str | None], environment: Mapping[str, str]) -> S:
     """Read and check the settings. Raises SettingRefused."""
     values: dict[str, Any] = {}
-    for field in dataclasses.fields(Settings):
-        text = flags.get(field.name)
-        named = flag_of(field.name)
-        if text is None:
-            text = environment.get(variable_of(field.name))
-            named = f"{named} (from {variable_of(field.name)})"
+    for field in dataclasses.fields(kind):
+        text, named = _given(field.name, flags, environment)
         if text is None:
             continue
         try:
             values[field.name] = field.metadata["read"](text)
         except ValueError as error:
             raise SettingRefused(named, f"{text!r} is refused: {error}") from None
-    settings = Settings(**values)
-    check(settings)
+    settings = kind(**values)
+    settings.check()
     return settings
 
 
-def check(settings: Settings) -> None:
-    """Raise SettingRefused for what can't be started with; `qimd check` does no more than this."""
+def shown_as(value: object) -> str:
+    """A value as its reader would take it."""
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def origins(
+    kind: type[ProcessSettings], flags: Mapping[str, str | None], environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Where each field's value comes from: its flag, its variable, or `default`."""
+    found: dict[str, str] = {}
+    for field in dataclasses.fields(kind):
+        if flags.get(field.name) is not None:
+            found[field.name] = flag_of(field.name)
+        elif variable_of(field.name) in environment:
+            found[field.name] = variable_of(field.name)
+        else:
+            found[field.name] = "default"
+    return found
+
+
+def shown(
+    kind: type[S],
+    flags: Mapping[str, str | None],
+    environment: Mapping[str, str],
+    *,
+    with_origin: bool,
+) -> list[str]:
+    """A line for each setting: `QIM_NAME=value`, and where it comes from. Raises SettingRefused."""
+    settings = load(kind, flags, environment)
+    came_from = origins(kind, flags, environment)
+    lines = []
+    for field in dataclasses.fields(kind):
+        value = getattr(settings, field.name)
+        line = f"{variable_of(field.name)}={'' if value is None else shown_as(value)}"
+        lines.append(f"{line}  # {came_from[field.name]}" if with_origin else line)
+    return lines
+
+
+def _given(
+    name: str, flags: Mapping[str, str | None], environment: Mapping[str, str]
+) -> tuple[str | None, str]:
+    """The text of a setting, None if nobody gave one, and how to name it in a refusal."""
+    text = flags.get(name)
+    if text is not None:
+        return text, flag_of(name)
+    return environment.get(variable_of(name)), f"{flag_of(name)} (from {variable_of(name)})"
+
+
+# --- checks -----------------------------------------------------------------------------------
+
+
+def check_record_size(settings: ProcessSettings, log_takes_bytes: int) -> None:
+    """Refuse a chunk whose largest record the log would not take: an event that was acknowledged
+    must never be too large for it.
+    """
+    # Here, since a command that only shows its help must not load the contract.
+    from qimd.fanout.logic import largest_record_bytes
+
+    needed = largest_record_bytes(settings.dispatch_chunk_recipients)
+    if needed >= log_takes_bytes:
+        raise SettingRefused(
+            "--dispatch-chunk-recipients",
+            f"a record of {settings.dispatch_chunk_recipients} recipients may have {needed} bytes; "
+            f"the log takes records below {log_takes_bytes}",
+        )
+
+
+def _check_numbers(settings: ProcessSettings) -> None:
     for field in dataclasses.fields(settings):
         least, value = field.metadata["least"], getattr(settings, field.name)
-        if least is not None and value < least:
+        if least is not None and value is not None and value < least:
             raise SettingRefused(flag_of(field.name), f"{value} is below {least:g}")
     for name in ("grpc_port", "metrics_port"):
         if getattr(settings, name) > 65_535:
             raise SettingRefused(flag_of(name), "a port is at most 65535")
-    _check_shards(settings)
-    _check_records(settings)
-    _check_lease(settings)
-    _check_address(settings)
-    if settings.log_retention_ms < settings.dispatch_recovery_window_ms:
-        raise SettingRefused(
-            "--log-retention-ms",
-            f"{settings.log_retention_ms} ms is below --dispatch-recovery-window-ms "
-            f"({settings.dispatch_recovery_window_ms} ms): a replay could find its start gone",
-        )
 
 
-def _check_shards(settings: Settings) -> None:
+def _check_shards(settings: ProcessSettings) -> None:
     try:
         _ = settings.table
     except QimError as error:
         raise SettingRefused(flag_of(error.field), error.message) from None
 
 
-def _check_records(settings: Settings) -> None:
-    """An event that was acknowledged must never be too large for the log."""
-    # Here, since a command that only shows its help must not load the engine.
-    from qimd.adapters.sqlite.backends import MAX_RECORD_BYTES_DEFAULT
-    from qimd.fanout.logic import largest_record_bytes
-
-    needed = largest_record_bytes(settings.dispatch_chunk_recipients)
-    if needed >= MAX_RECORD_BYTES_DEFAULT:
-        raise SettingRefused(
-            "--dispatch-chunk-recipients",
-            f"a record of {settings.dispatch_chunk_recipients} recipients may have {needed} bytes; "
-            f"the log takes records below {MAX_RECORD_BYTES_DEFAULT}",
-        )
-
-
-def _check_lease(settings: Settings) -> None:
+def _check_lease(settings: ProcessSettings) -> None:
     try:
         _ = settings.lease
     except QimError as error:
         raise SettingRefused(flag_of(f"{error.field}_s"), error.message) from None
 
 
-def _check_address(settings: Settings) -> None:
+def _check_address(settings: ProcessSettings) -> None:
     if (settings.tls_certificate is None) != (settings.tls_private_key is None):
         missing = "tls_private_key" if settings.tls_private_key is None else "tls_certificate"
         raise SettingRefused(flag_of(missing), "a certificate and its key are set together")

@@ -18,9 +18,10 @@ from qimd.app.credentials import (
     with_addresses,
 )
 from qimd.app.deployment import settle_facts
+from qimd.app.dev_settings import DevSettings
 from qimd.app.folder import DATABASE_NAME, KeptFiles, prepare_folder, write_private
 from qimd.app.lock import LOCK_NAME, FolderInUse, FolderLock
-from qimd.app.settings import SettingRefused, Settings
+from qimd.app.settings import SettingRefused
 
 
 def test_a_second_lock_names_the_holder(tmp_path: Path) -> None:
@@ -119,12 +120,12 @@ def test_a_short_key_is_refused_without_being_quoted(tmp_path: Path) -> None:
 
 
 def test_the_shard_counts_of_a_folder_are_for_good(tmp_path: Path) -> None:
-    settle_facts(tmp_path, Settings(mailbox_shards=4))
-    settle_facts(tmp_path, Settings(mailbox_shards=4))
+    settle_facts(tmp_path, DevSettings(mailbox_shards=4))
+    settle_facts(tmp_path, DevSettings(mailbox_shards=4))
     with pytest.raises(SettingRefused, match=r"--mailbox-shards: 2 is refused.*made with 4"):
-        settle_facts(tmp_path, Settings(mailbox_shards=2))
+        settle_facts(tmp_path, DevSettings(mailbox_shards=2))
     with pytest.raises(SettingRefused, match="--writer-shards"):
-        settle_facts(tmp_path, Settings(mailbox_shards=4, writer_shards=8))
+        settle_facts(tmp_path, DevSettings(mailbox_shards=4, writer_shards=8))
 
 
 def test_shard_counts_that_are_missing_beside_data_are_never_taken_from_the_flags(
@@ -132,14 +133,14 @@ def test_shard_counts_that_are_missing_beside_data_are_never_taken_from_the_flag
 ) -> None:
     (tmp_path / DATABASE_NAME).touch()
     with pytest.raises(SettingRefused, match=r"deployment\.json is missing"):
-        settle_facts(tmp_path, Settings(writer_shards=8))
+        settle_facts(tmp_path, DevSettings(writer_shards=8))
     assert not (tmp_path / "deployment.json").exists()
 
 
 def test_shard_counts_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "deployment.json").write_bytes(b"\xff")
     with pytest.raises(SettingRefused, match="does not parse"):
-        settle_facts(tmp_path, Settings())
+        settle_facts(tmp_path, DevSettings())
 
 
 def test_what_stands_where_a_file_of_the_folder_belongs_is_refused_by_flag(tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ def test_what_stands_where_a_file_of_the_folder_belongs_is_refused_by_flag(tmp_p
         (tmp_path / name).mkdir()
     for refused in (
         lambda: load_or_create(tmp_path),
-        lambda: settle_facts(tmp_path, Settings()),
+        lambda: settle_facts(tmp_path, DevSettings()),
         lambda: FolderLock.take(tmp_path),
     ):
         with pytest.raises(SettingRefused, match=r"--data: .*directory"):
@@ -160,14 +161,14 @@ def test_a_file_that_cannot_be_written_is_refused_by_the_flag_that_names_it(tmp_
 
 
 def test_a_folder_of_another_format_is_refused(tmp_path: Path) -> None:
-    settle_facts(tmp_path, Settings())
+    settle_facts(tmp_path, DevSettings())
     path = tmp_path / "deployment.json"
     path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
     with pytest.raises(SettingRefused, match="format 2"):
-        settle_facts(tmp_path, Settings())
+        settle_facts(tmp_path, DevSettings())
     path.write_text("{")
     with pytest.raises(SettingRefused, match="does not parse"):
-        settle_facts(tmp_path, Settings())
+        settle_facts(tmp_path, DevSettings())
 
 
 def test_a_folder_that_cannot_be_made_is_refused_by_flag(tmp_path: Path) -> None:

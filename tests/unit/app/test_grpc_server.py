@@ -12,10 +12,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from qim.gateway.v1 import gateway_pb2_grpc
 from qim.gateway.v1.gateway_pb2 import ClientFrame, Ping, Pong, ServerFrame
 from qim.writer.v1 import writer_service_pb2, writer_service_pb2_grpc
+from qimd.app.dev_settings import DevSettings
 from qimd.app.grpc_server import OPTIONS, GrpcServer
 from qimd.app.grpc_stream import GatewayStream
 from qimd.app.runtime import AsyncioRuntime
-from qimd.app.settings import SettingRefused, Settings
+from qimd.app.settings import SettingRefused
 from qimd.auth.admin import AdminToken
 from qimd.contract.frames import push_frame, server_frame
 from qimd.contract.grpc_aio import StrictChannel
@@ -85,9 +86,7 @@ class Site:
         self.metrics = Metrics()
         self.runtime = AsyncioRuntime(self.metrics)
         self.server = GrpcServer(
-            settings=Settings(grpc_port=0),
-            streams=self.room,
-            services=[(SERVICE, self.handlers)],
+            settings=DevSettings(grpc_port=0),
             admin_token=AdminToken(TOKEN),
             runtime=self.runtime,
             metrics=self.metrics,
@@ -95,6 +94,7 @@ class Site:
 
     async def __aenter__(self) -> "Site":
         self.server.bind()
+        self.server.offer(streams=self.room, services=[(SERVICE, self.handlers)])
         await self.server.start()
         self.channel = grpc.aio.insecure_channel(self.server.address)
         strict = StrictChannel(self.channel)
@@ -310,15 +310,14 @@ async def test_a_defect_shows_no_detail_and_counts_as_one(site: Site) -> None:
 
 async def test_a_service_whose_handlers_lack_a_method_is_refused_at_start() -> None:
     metrics = Metrics()
+    server = GrpcServer(
+        settings=DevSettings(),
+        admin_token=AdminToken(TOKEN),
+        runtime=AsyncioRuntime(metrics),
+        metrics=metrics,
+    )
     with pytest.raises(AttributeError, match="Commit"):
-        GrpcServer(
-            settings=Settings(),
-            streams=Room(),
-            services=[(SERVICE, object())],
-            admin_token=AdminToken(TOKEN),
-            runtime=AsyncioRuntime(metrics),
-            metrics=metrics,
-        )
+        server.offer(streams=Room(), services=[(SERVICE, object())])
 
 
 # --- health, reflection, ports ----------------------------------------------------------------
@@ -358,9 +357,7 @@ async def test_a_port_in_use_is_refused_by_the_name_of_its_flag() -> None:
         other.listen()
         port = other.getsockname()[1]
         server = GrpcServer(
-            settings=Settings(grpc_port=port),
-            streams=Room(),
-            services=[],
+            settings=DevSettings(grpc_port=port),
             admin_token=AdminToken(TOKEN),
             runtime=AsyncioRuntime(metrics),
             metrics=metrics,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from qimd.app.dev_settings import DevSettings
 from qimd.app.settings import (
     SettingRefused,
-    Settings,
     add_flags,
     flag_of,
     is_loopback,
@@ -17,14 +17,14 @@ from qimd.app.settings import (
 )
 
 
-def loaded(*arguments: str, **environment: str) -> Settings:
+def loaded(*arguments: str, **environment: str) -> DevSettings:
     parser = argparse.ArgumentParser(allow_abbrev=False)
-    add_flags(parser)
-    return load(vars(parser.parse_args(arguments)), environment)
+    add_flags(parser, DevSettings)
+    return load(DevSettings, vars(parser.parse_args(arguments)), environment)
 
 
 def test_the_defaults_stand_up_to_the_checks() -> None:
-    assert loaded() == Settings()
+    assert loaded() == DevSettings()
 
 
 def test_a_flag_wins_over_the_environment_and_that_over_the_default() -> None:
@@ -40,9 +40,9 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_default() -> None:
 
 def test_each_setting_has_a_flag_a_variable_and_a_meaning() -> None:
     parser = argparse.ArgumentParser()
-    add_flags(parser)
+    add_flags(parser, DevSettings)
     text = " ".join(parser.format_help().split())
-    for field in dataclasses.fields(Settings):
+    for field in dataclasses.fields(DevSettings):
         assert flag_of(field.name) in text
         assert variable_of(field.name) in text
         assert " ".join(field.metadata["help"].split()) in text

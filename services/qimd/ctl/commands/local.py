@@ -1,4 +1,4 @@
-"""What needs no server: error codes, tokens, shell completion."""
+"""What needs no server: error codes, tokens, shell completion, settings."""
 
 from typing import Final
 
@@ -105,4 +105,22 @@ def completion(ctx: click.Context, shell: str) -> None:
     click.echo(script.source_template % script.source_vars())
 
 
-COMMANDS: Final[tuple[click.Command, ...]] = (explain, token, completion)
+@click.command(
+    context_settings={"ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def config(ctx: click.Context, arguments: tuple[str, ...]) -> None:
+    """Check or show a server's settings: `config check`, `config show --origin`.
+
+    The server's own command of the same installation answers: `qimd config`.
+    """
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "qimd.app.main", "config", *arguments]
+    ctx.exit(subprocess.run(command, check=False).returncode)  # noqa: S603 - our own program
+
+
+COMMANDS: Final[tuple[click.Command, ...]] = (explain, token, completion, config)

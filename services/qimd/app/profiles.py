@@ -1,0 +1,146 @@
+"""The engines behind `qimd run`: opened by the settings, gated, bundled as ports.
+
+Nothing here falls back: an engine that can't be reached or is not fit ends the start, with the
+setting's name.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from urllib.parse import quote
+
+from qimd.adapters.etcd import open_etcd
+from qimd.adapters.kafka import (
+    Cluster,
+    Demands,
+    KafkaLog,
+    LogRefused,
+    create_topic,
+    gate,
+    open_kafka,
+)
+from qimd.adapters.redis import GateRefused, RedisStores, open_redis
+from qimd.adapters.scylla import SchemaTooNew, ScyllaBackends, ScyllaSettings, open_scylla
+from qimd.app.run_settings import RunSettings
+from qimd.app.runtime import AsyncioRuntime
+from qimd.app.settings import SettingRefused
+from qimd.core.errors import QimError
+from qimd.fanout.logic import largest_record_bytes
+from qimd.ports.data import Backends
+from qimd.ports.log import LogFault
+from qimd.ports.runtime import Runtime
+from qimd.telemetry.metrics import Metrics
+
+
+@asynccontextmanager
+async def open_backends(settings: RunSettings, runtime: Runtime) -> AsyncIterator[Backends]:
+    """The profile's engines, ready. Raises SettingRefused."""
+    async with AsyncExitStack() as stack:
+        redis = await _redis(settings, stack)
+        stores: RedisStores | ScyllaBackends = redis
+        if settings.store_backend == "scylla":
+            stores = await _scylla(settings, stack)
+        log = await stack.enter_async_context(open_dispatch_log(settings, runtime))
+        await _gate_log(settings, log, runtime)
+        host, _, port = settings.etcd.rpartition(":")
+        lease = open_etcd(host, int(port), f"{settings.deployment}/leases/")
+        stack.push_async_callback(lease.close)
+        yield Backends(
+            tenants=stores.tenants,
+            epochs=stores.epochs,
+            conversations=stores.conversations,
+            log=log,
+            lease=lease,
+            mailbox=stores.mailbox,
+            projection=redis.projection,
+            quarantine=redis.quarantine,
+        )
+
+
+@asynccontextmanager
+async def open_dispatch_log(settings: RunSettings, runtime: Runtime) -> AsyncIterator[KafkaLog]:
+    """The log alone, not gated."""
+    cluster = replace(
+        Cluster.at(",".join(settings.redpanda_brokers)),
+        client_id=settings.session_dispatch_client_group,
+    )
+    async with open_kafka(cluster, runtime, settings.dispatch_topic) as log:
+        yield log
+
+
+async def make_topic(settings: RunSettings, replicas: int) -> None:
+    """Make the dispatch topic as the gates want it, with twice the recovery window of retention.
+
+    Raises SettingRefused.
+    """
+    runtime = AsyncioRuntime(Metrics())
+    async with open_dispatch_log(settings, runtime) as log:
+        try:
+            await create_topic(
+                log,
+                partitions=settings.mailbox_shards,
+                retention_ms=2 * settings.recovery_window_ms,
+                max_record_bytes=largest_record_bytes(settings.dispatch_chunk_recipients) + 1,
+                replicas=replicas,
+            )
+        except QimError as refused:
+            raise SettingRefused("--dispatch-topic", str(refused)) from None
+
+
+async def _redis(settings: RunSettings, stack: AsyncExitStack) -> RedisStores:
+    try:
+        stores = await open_redis(
+            _redis_url(settings),
+            settings.deployment,
+            may_lose_acknowledged_writes=settings.accept_loss_of_acknowledged_writes,
+        )
+    except (GateRefused, QimError, ValueError) as refused:
+        raise SettingRefused("--redis", f"{settings.redis}: {refused}") from None
+    stack.push_async_callback(stores.close)
+    return stores
+
+
+async def _scylla(settings: RunSettings, stack: AsyncExitStack) -> ScyllaBackends:
+    place = ScyllaSettings(
+        hosts=settings.scylla_hosts or (),
+        keyspace=settings.scylla_keyspace or "",
+        datacenter=settings.scylla_dc or "",
+        replication_factor=settings.scylla_rf or 0,
+        port=settings.scylla_port,
+    )
+    try:
+        stores = await open_scylla(place, settings.deployment)
+    except (SchemaTooNew, QimError) as refused:
+        raise SettingRefused("--scylla-hosts", f"{','.join(place.hosts)}: {refused}") from None
+    stack.push_async_callback(stores.close)
+    return stores
+
+
+def _redis_url(settings: RunSettings) -> str:
+    path = settings.redis_password_file
+    if path is None:
+        return f"redis://{settings.redis}/0"
+    try:
+        password = path.read_text().strip()
+    except OSError as error:
+        told = f"{path} can't be read: {error.strerror}"
+        raise SettingRefused("--redis-password-file", told) from None
+    return f"redis://:{quote(password, safe='')}@{settings.redis}/0"
+
+
+async def _gate_log(settings: RunSettings, log: KafkaLog, runtime: Runtime) -> None:
+    demands = Demands(
+        partitions=settings.mailbox_shards,
+        recovery_window_ms=settings.recovery_window_ms,
+        record_bytes=largest_record_bytes(settings.dispatch_chunk_recipients),
+        single_node=settings.single_node_log,
+    )
+    timeout_s = settings.session_dispatch_operation_timeout_ms / 1000
+    try:
+        await runtime.wait_for(gate(log, demands), timeout_s)
+    except TimeoutError:
+        told = f"the log does not answer within {timeout_s:g} s"
+        raise SettingRefused("--redpanda-brokers", told) from None
+    except (LogRefused, LogFault, QimError) as refused:
+        told = f"{settings.dispatch_topic} on {','.join(settings.redpanda_brokers)}: {refused}"
+        raise SettingRefused("--dispatch-topic", told) from None

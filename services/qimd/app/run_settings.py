@@ -1,0 +1,148 @@
+"""What `qimd run` is told: the production profiles, `standard` and `scylla`.
+
+Names, defaults and what is required follow the projection's run contract (its table of QIM_*
+settings); what it does not name is ours.
+"""
+
+# ruff: noqa: RUF009 - `setting` is `dataclasses.field` with our metadata.
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from qimd.app.settings import (
+    ProcessSettings,
+    SettingRefused,
+    boolean,
+    choice,
+    flag_of,
+    setting,
+    variable_of,
+    whole,
+)
+
+ROLES: Final = ("writer", "mailbox", "session", "connection", "all")
+STORE_BACKENDS: Final = ("redis", "scylla")
+MAILBOX_SHARDS_DEFAULT: Final = 8
+
+
+def address(text: str) -> str:
+    """Read `host:port`."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) <= 65_535:
+        raise ValueError(f"{text!r} is not host:port")
+    return text
+
+
+def hosts(text: str) -> tuple[str, ...]:
+    """Read `host[,host…]`."""
+    found = tuple(part.strip() for part in text.split(","))
+    if not all(found):
+        raise ValueError("must be host[,host…]")
+    return found
+
+
+def addresses(text: str) -> tuple[str, ...]:
+    """Read `host:port[,host:port…]`."""
+    return tuple(address(part.strip()) for part in text.split(","))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings(ProcessSettings):
+    """One process of a deployment on Kafka, Redis, etcd and, with `scylla`, ScyllaDB."""
+
+    role: str = setting("all", choice(*ROLES), f"one of {', '.join(ROLES)}")
+    secrets: Path | None = setting(
+        None, Path, "file that `qimd secrets` made; the same one for every process; required"
+    )
+    mailbox_shards: int = setting(
+        MAILBOX_SHARDS_DEFAULT,
+        whole,
+        "partitions of the dispatch topic, exactly: a power of two, fixed for its life",
+        least=1,
+    )
+    writer_shards: int = setting(
+        MAILBOX_SHARDS_DEFAULT, whole, "shards of conversations: a power of two, fixed", least=1
+    )
+    redpanda_brokers: tuple[str, ...] = setting(
+        ("127.0.0.1:19092",), addresses, "brokers of the dispatch log, Kafka or Redpanda"
+    )
+    dispatch_topic: str = setting("qim.dispatch", str, "the dispatch log's topic")
+    session_dispatch_partition_count: int | None = setting(
+        None, whole, "partitions that the projection expects; --mailbox-shards unless set", least=1
+    )
+    session_dispatch_client_group: str = setting(
+        "qim-session-static-assign", str, "client identity at the broker; never a position"
+    )
+    session_dispatch_operation_timeout_ms: int = setting(
+        10_000, whole, "how long the broker may take to be ready", least=1
+    )
+    dispatch_recovery_window_ms: int | None = setting(
+        None, whole, "how far back a replay must be able to begin; required", least=1
+    )
+    single_node_log: bool = setting(
+        False, boolean, "accept a log of one broker, where one disk is all that a record has"
+    )
+    store_backend: str = setting(
+        "redis", choice(*STORE_BACKENDS), "where messages and mailboxes live"
+    )
+    redis: str = setting("127.0.0.1:6379", address, "host:port of the Redis, standalone")
+    redis_password_file: Path | None = setting(None, Path, "file with its password")
+    accept_loss_of_acknowledged_writes: bool = setting(
+        False,
+        boolean,
+        "start on a Redis without appendfsync always: a dead disk takes back acknowledged messages",
+    )
+    scylla_hosts: tuple[str, ...] | None = setting(
+        None, hosts, "names or addresses of ScyllaDB nodes; required with scylla"
+    )
+    scylla_port: int = setting(9042, whole, "their port", least=1)
+    scylla_keyspace: str | None = setting(None, str, "its keyspace; required with scylla")
+    scylla_dc: str | None = setting(None, str, "its local datacenter; required with scylla")
+    scylla_rf: int | None = setting(
+        None, whole, "its replication factor; required with scylla", least=1
+    )
+    etcd: str = setting(
+        "127.0.0.1:2379", address, "host:port of etcd; the host may be a name for all its members"
+    )
+    deployment: str = setting(
+        "qim", str, "prefix of every key in Redis and etcd: one deployment, one prefix"
+    )
+
+    @property
+    def secrets_file(self) -> Path:
+        """`secrets`, which `check` saw to be there."""
+        if self.secrets is None:
+            raise SettingRefused("--secrets", "is required")
+        return self.secrets
+
+    @property
+    def recovery_window_ms(self) -> int:
+        """`dispatch_recovery_window_ms`, which `check` saw to be there."""
+        if self.dispatch_recovery_window_ms is None:
+            raise SettingRefused("--dispatch-recovery-window-ms", "is required")
+        return self.dispatch_recovery_window_ms
+
+    def check(self) -> None:
+        """See ProcessSettings."""
+        # Named, since `slots=True` makes another class than the one that `super()` would see.
+        ProcessSettings.check(self)
+        self._require("secrets", "make one with `qimd secrets FILE`")
+        self._require("dispatch_recovery_window_ms", "the longest outage to recover from, in ms")
+        if self.store_backend == "scylla":
+            for name in ("scylla_hosts", "scylla_keyspace", "scylla_dc", "scylla_rf"):
+                self._require(name, "--store-backend scylla needs it; there is no fall-back")
+        expected = self.session_dispatch_partition_count
+        if expected is not None and expected != self.mailbox_shards:
+            raise SettingRefused(
+                "--session-dispatch-partition-count",
+                f"{expected} is not --mailbox-shards ({self.mailbox_shards}): mailboxes and "
+                "projection read the same topic",
+            )
+        for name in ("dispatch_topic", "deployment", "session_dispatch_client_group"):
+            if not getattr(self, name):
+                raise SettingRefused(flag_of(name), "must not be empty")
+
+    def _require(self, name: str, reason: str) -> None:
+        if getattr(self, name) is None:
+            raise SettingRefused(flag_of(name), f"is required, or {variable_of(name)}: {reason}")

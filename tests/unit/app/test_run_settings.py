@@ -1,0 +1,115 @@
+"""What `qimd run` is told: the names of the run contract, what is required, what is refused."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from qimd.app.main import main
+from qimd.app.run_settings import RunSettings
+from qimd.app.settings import SettingRefused, add_flags, load, shown
+
+NEEDED = {"QIM_SECRETS": "secrets.json", "QIM_DISPATCH_RECOVERY_WINDOW_MS": "86400000"}
+SCYLLA = {
+    "QIM_STORE_BACKEND": "scylla",
+    "QIM_SCYLLA_HOSTS": "10.0.0.1, 10.0.0.2",
+    "QIM_SCYLLA_KEYSPACE": "qim",
+    "QIM_SCYLLA_DC": "dc1",
+    "QIM_SCYLLA_RF": "3",
+}
+
+
+def loaded(*arguments: str, **environment: str) -> RunSettings:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_flags(parser, RunSettings)
+    return load(RunSettings, vars(parser.parse_args(arguments)), environment)
+
+
+def test_the_defaults_are_those_of_the_run_contract() -> None:
+    settings = loaded(**NEEDED)
+    assert settings.redpanda_brokers == ("127.0.0.1:19092",)
+    assert settings.dispatch_topic == "qim.dispatch"
+    assert settings.session_dispatch_client_group == "qim-session-static-assign"
+    assert settings.session_dispatch_operation_timeout_ms == 10_000
+    assert settings.store_backend == "redis"
+    assert settings.mailbox_shards == 8
+    assert settings.recovery_window_ms == 86_400_000
+
+
+def test_nothing_asks_for_a_transactional_id() -> None:
+    settings = loaded(**NEEDED, QIM_FANOUT_TRANSACTIONAL_ID="")
+    assert not any("transaction" in name for name in settings.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_what_is_required_is_asked_for_by_flag_and_variable(name: str) -> None:
+    given = {key: value for key, value in NEEDED.items() if key != name}
+    with pytest.raises(SettingRefused, match=f"is required, or {name}"):
+        loaded(**given)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "", "1h"])
+def test_the_recovery_window_is_a_positive_number(value: str) -> None:
+    with pytest.raises(SettingRefused, match="--dispatch-recovery-window-ms"):
+        loaded(**NEEDED | {"QIM_DISPATCH_RECOVERY_WINDOW_MS": value})
+
+
+def test_scylla_is_taken_whole() -> None:
+    settings = loaded(**NEEDED, **SCYLLA)
+    assert settings.scylla_hosts == ("10.0.0.1", "10.0.0.2")
+    assert (settings.scylla_dc, settings.scylla_rf) == ("dc1", 3)
+
+
+@pytest.mark.parametrize("name", [name for name in SCYLLA if name != "QIM_STORE_BACKEND"])
+def test_scylla_without_one_of_its_settings_is_refused_and_never_falls_back(name: str) -> None:
+    given = {key: value for key, value in SCYLLA.items() if key != name}
+    with pytest.raises(SettingRefused, match=f"{name}.*no fall-back"):
+        loaded(**NEEDED, **given)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flag"),
+    [
+        (("--role", "broker"), "--role"),
+        (("--store-backend", "sqlite"), "--store-backend"),
+        (("--redpanda-brokers", "broker"), "--redpanda-brokers"),
+        (("--redpanda-brokers", "broker:0"), "--redpanda-brokers"),
+        (("--redpanda-brokers", "a:1,,b:2"), "--redpanda-brokers"),
+        (("--etcd", ""), "--etcd"),
+        (("--redis", "localhost"), "--redis"),
+        (("--scylla-hosts", "a,,b"), "--scylla-hosts"),
+        (("--mailbox-shards", "6"), "--mailbox-shards"),
+        (("--session-dispatch-partition-count", "4"), "--session-dispatch-partition-count"),
+        (("--dispatch-topic", ""), "--dispatch-topic"),
+        (("--deployment", ""), "--deployment"),
+        (("--scylla-rf", "0"), "--scylla-rf"),
+        (("--shard-lease-ttl-s", "30"), "--writer-failover-wait-s"),
+    ],
+)
+def test_what_can_not_be_started_with_is_refused_by_its_flag(
+    arguments: tuple[str, ...], flag: str
+) -> None:
+    with pytest.raises(SettingRefused) as refused:
+        loaded(*arguments, **NEEDED)
+    assert refused.value.field.startswith(flag)
+
+
+def test_show_says_where_each_value_comes_from() -> None:
+    flags = {"role": "writer"}
+    lines = shown(RunSettings, flags, NEEDED, with_origin=True)
+    assert "QIM_ROLE=writer  # --role" in lines
+    assert "QIM_SECRETS=secrets.json  # QIM_SECRETS" in lines
+    assert "QIM_DISPATCH_TOPIC=qim.dispatch  # default" in lines
+    assert "QIM_ROLE=writer" in shown(RunSettings, flags, NEEDED, with_origin=False)
+
+
+def test_config_check_reads_the_secrets_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "secrets.json"
+    arguments = ["--secrets", str(made), "--dispatch-recovery-window-ms", "1000"]
+    assert main(["config", "check", *arguments]) == 2
+    assert "can't be read" in capsys.readouterr().err
+    assert main(["secrets", str(made)]) == 0
+    assert main(["config", "check", *arguments]) == 0
+    assert main(["config", "show", *arguments]) == 0
