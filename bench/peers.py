@@ -21,13 +21,13 @@ from typing import Any, Final, cast
 import grpc
 
 from bench.streams import CONNECT
+from qimd.app.dev_settings import DevSettings
 from qimd.app.hops.credentials import SharedSecret
 from qimd.app.hops.options import SERVER_OPTIONS
 from qimd.app.hops.rooms import LocalRooms
 from qimd.app.hops.server import HopHandlers
 from qimd.app.runtime import AsyncioRuntime
 from qimd.app.server import open_server
-from qimd.app.settings import Settings
 from qimd.contract.events import encode_delivered, encode_event
 from qimd.contract.frames import push_frame
 from qimd.contract.grpc_aio import StrictServerInterceptor
@@ -194,7 +194,7 @@ async def stage(orders: "asyncio.Queue[int]") -> None:
     """A whole server whose mailbox is idle: hints come from here, as the mailbox gives them."""
     configure(level="warning")
     with tempfile.TemporaryDirectory(prefix="qim-bench-") as folder:
-        settings = Settings(data=Path(folder) / "data", grpc_port=0, metrics_port=0)
+        settings = DevSettings(data=Path(folder) / "data", grpc_port=0, metrics_port=0)
         async with open_server(settings) as server:
             credentials = server.credentials
             say(
