@@ -134,8 +134,10 @@ async def test_the_users_of_a_dead_process_are_forgotten_with_its_stream(
 
 
 async def test_what_came_while_the_stream_was_lost_is_pushed(
-    hops: World, near: Process, far: Process
+    hops: World, near: Process, far: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # At once, and not when shards are looked for the next time.
+    monkeypatch.setattr(registrar, "LOOK_INTERVAL_S", 3_600.0)
     near.follow()
     client = await near.connect("ann/phone")
     await pull(client)
