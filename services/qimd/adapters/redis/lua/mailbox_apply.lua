@@ -120,20 +120,21 @@ end
 
 -- Judge the records. What is new of a run, and of one bucket, becomes a piece.
 
-local verdicts, pieces, piece_of, shared = {}, {}, {}, {}
+local verdicts, shared, pieces, piece_of = {}, {}, {}, {}
 
-local function add(seq, run, audience, high, low, record)
-  local bucket = bucket_of(seq)
-  shared[#shared + 1] = {bucket = bucket, seq = seq, record = record}
+local function add(one, run, audience, high, low)
+  shared[#shared + 1] = one
   local piece = piece_of[run]
-  if not piece or piece.bucket ~= bucket then
-    piece = {bucket = bucket, audience = audience, whole = true, seqs = {}, masks = {}}
+  if not piece or piece.bucket ~= one.bucket then
+    piece = {
+      bucket = one.bucket, audience = audience, above = one.above,
+      whole = true, places = {}, highs = {}, lows = {}}
     pieces[#pieces + 1] = piece
     piece_of[run] = piece
   end
+  local count = #piece.places + 1
+  piece.places[count], piece.highs[count], piece.lows[count] = #shared, high, low
   piece.whole = piece.whole and high == audience.high and low == audience.low
-  piece.seqs[#piece.seqs + 1] = seq
-  piece.masks[#piece.masks + 1] = {high, low}
 end
 
 local function judge(seq, dispatch, digest, run, record)
@@ -144,9 +145,12 @@ local function judge(seq, dispatch, digest, run, record)
   local low = bit.band(audience.low, bit.bnot(known.low))
   known.high, known.low = bit.bor(known.high, high), bit.bor(known.low, low)
   known.touched = true
-  -- What the shard dropped already is done, and leaves nothing.
-  if (high ~= 0 or low ~= 0) and below(gone, seq) then
-    add(seq, run, audience, high, low, record)
+  -- What is above the shard's position is above all that is stored. What the shard has dropped
+  -- already is done, and leaves nothing.
+  local above = below(stored_position, seq)
+  if (high ~= 0 or low ~= 0) and (above or below(gone, seq)) then
+    local one = {bucket = bucket_of(seq), seq = seq, record = record, above = above}
+    add(one, run, audience, high, low)
   end
   return high, low, bit.bxor(audience.high, high), bit.bxor(audience.low, low), 0
 end
@@ -165,13 +169,18 @@ for dispatch, known in pairs(progress) do
   end
 end
 
+-- Add seqs to those at a key; how many bytes are there now.
+local function put(key, seqs, above)
+  return above and redis.call('APPEND', key, seqs) or insert(key, seqs)
+end
+
 -- What recipients share. A record whose lanes come in turns is there already.
 
 for _, one in ipairs(shared) do
   local bucket, seq = one.bucket, one.seq
   if redis.call('HSETNX', bucket_key('records', bucket), seq, one.record) == 1 then
     redis.call('APPEND', prefix .. 'event:' .. one.record:sub(1, 16), bucket .. seq)
-    if insert(bucket_key('seqs', bucket), seq) == 8 then
+    if put(bucket_key('seqs', bucket), seq, one.above) == 8 then
       redis.call('ZADD', shard_key('begun', shard), 0, bucket)
     end
   end
@@ -179,17 +188,18 @@ end
 
 -- Entries.
 
-local raised = {}  -- lane -> the seq of its last entry
+local last_place = {}  -- lane -> the place, in `shared`, of its last record
 
--- The seqs of a piece's entries for the users of a lane.
+-- The seqs of a piece's entries for the users of a lane, and the place of the last one.
 local function seqs_of(piece, lane)
-  local seqs = {}
-  for place, seq in ipairs(piece.seqs) do
-    if has_lane(piece.masks[place][1], piece.masks[place][2], lane) then
-      seqs[#seqs + 1] = seq
+  local seqs, last = {}, nil
+  for at, place in ipairs(piece.places) do
+    if piece.whole or has_lane(piece.highs[at], piece.lows[at], lane) then
+      seqs[#seqs + 1] = shared[place].seq
+      last = place
     end
   end
-  return table.concat(seqs)
+  return table.concat(seqs), last
 end
 
 -- These are a user's first entries of a bucket.
@@ -201,17 +211,16 @@ end
 local function write(piece)
   local bucket, tenant = piece.bucket, piece.audience.tenant
   local entries = bucket_key('entries', bucket) .. tenant
-  local all = piece.whole and table.concat(piece.seqs)
-  -- What is above the shard's position is above all that is stored.
-  local append = below(stored_position, piece.seqs[1])
+  local seqs, last
   for _, block in ipairs(piece.audience.blocks) do
-    local seqs = all or seqs_of(piece, block[1])
-    if seqs ~= '' then
-      raised[block[1]] = larger(raised[block[1]] or NO_SEQ, seqs:sub(-8))
-      for _, name in ipairs(block[2]) do
-        local key = entries .. name
-        local bytes = append and redis.call('APPEND', key, seqs) or insert(key, seqs)
-        if bytes == #seqs then begin(bucket, tenant .. name) end
+    local lane, names = block[1], block[2]
+    if not (seqs and piece.whole) then seqs, last = seqs_of(piece, lane) end
+    if last then
+      last_place[lane] = math.max(last_place[lane] or 0, last)
+      for _, name in ipairs(names) do
+        if put(entries .. name, seqs, piece.above) == #seqs then
+          begin(bucket, tenant .. name)
+        end
       end
     end
   end
@@ -246,8 +255,8 @@ end
 
 local LANES = 64
 local last = {struct.unpack(string.rep('c8', LANES), lane_last)}
-for lane, seq in pairs(raised) do
-  last[lane + 1] = larger(last[lane + 1], seq)
+for lane, place in pairs(last_place) do
+  last[lane + 1] = larger(last[lane + 1], shared[place].seq)
 end
 local answer = table.concat(verdicts)
 redis.call(
