@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from tests.unit.hops.world import Process, World, command, device
+from tests.unit.hops.fakes import command, device
+from tests.unit.hops.world import Process, World
 
 from qimd.core.errors import ErrorCode, QimError
 from qimd.core.parameters import REQUEST_TIMEOUT_S

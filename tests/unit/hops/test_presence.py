@@ -6,16 +6,8 @@ from collections.abc import Collection, Sequence
 
 import pytest
 from tests.support.streams import MemoryStream, StreamClient
-from tests.unit.hops.world import (
-    TENANT,
-    Process,
-    World,
-    conversation,
-    delivered,
-    event,
-    pushed,
-    user,
-)
+from tests.unit.hops.fakes import TENANT, conversation, delivered, event, user
+from tests.unit.hops.world import Process, World, pushed
 
 from qim.gateway.v1 import gateway_pb2
 from qim.hop.v1.hop_service_pb2 import HopAnswer
