@@ -1,0 +1,105 @@
+"""Three brokers: the gate for copies, and a leader that dies in the midst of a run."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+from tests.contract.engines import PARTITIONS, RECORD_BYTES_MAX, RETENTION_MS, Engine
+from tests.engines.kafka import Kafka, cluster
+
+from qimd.adapters.kafka import Cluster, Demands, KafkaLog, create_topic, gate, open_kafka
+from qimd.adapters.kafka.topic import look
+from qimd.app.runtime import AsyncioRuntime
+from qimd.core.errors import QimError
+from qimd.core.outcome import Applied
+from qimd.ports.log import ProduceRecord, Reader
+from qimd.telemetry.metrics import Metrics
+
+ENGINES = ("kafka",)
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Kafka]]:
+    """A cluster that misses a dead broker soon."""
+    members = cluster(tmp_path_factory.mktemp("kafka"), broker_session_timeout_ms="3000")
+    with ExitStack() as stack, ThreadPoolExecutor() as threads:
+        for member in members:
+            stack.callback(kill, member)
+        for _ in threads.map(Kafka.start, members):
+            pass
+        for member in members:
+            member.wait()
+        yield members
+
+
+@pytest.fixture
+async def log(engine: Engine, servers: list[Kafka]) -> AsyncIterator[KafkaLog]:
+    """A log with three copies. `engine` leaves the tests out where there is no Kafka."""
+    assert engine.name == "kafka"
+    addresses = ",".join(server.address for server in servers)
+    topic = f"qim.dispatch.{uuid.uuid4().hex}"
+    runtime = AsyncioRuntime(Metrics())
+    async with open_kafka(Cluster.at(addresses), runtime, topic) as made:
+        await create_topic(
+            made,
+            partitions=PARTITIONS,
+            retention_ms=RETENTION_MS,
+            max_record_bytes=RECORD_BYTES_MAX,
+            replicas=3,
+        )
+        yield made
+
+
+async def test_three_copies_are_what_a_deployment_must_have(log: KafkaLog) -> None:
+    await gate(log, Demands(PARTITIONS, RETENTION_MS, RECORD_BYTES_MAX))
+
+
+async def test_a_leader_that_dies_costs_time_and_no_record(
+    log: KafkaLog, servers: list[Kafka]
+) -> None:
+    """What was acknowledged is there in its order; a run that failed went out again, whole."""
+    reader = await log.open_reader(0, 0)
+    leader = (await look(log.brokers, log.topic)).leader(0)
+    runs = [[b"%d.%d" % (run, n) for n in range(20)] for run in range(30)]
+    for number, run in enumerate(runs):
+        if number == 10:
+            (dying,) = [server for server in servers if server.port == leader.port]
+            await asyncio.to_thread(dying.kill)
+        await deliver(log, run)
+    seen = list(dict.fromkeys(await everything(reader, runs[-1][-1])))
+    assert seen == [value for run in runs for value in run]
+    assert (await look(log.brokers, log.topic)).leader(0) != leader
+
+
+def kill(server: Kafka) -> None:
+    if server.process is not None:
+        server.kill()
+
+
+async def deliver(log: KafkaLog, run: list[bytes]) -> None:
+    """As the fanout does: after a failure a new producer, and the whole run."""
+    async with asyncio.timeout(120):
+        while True:
+            try:
+                producer = await log.open_producer()
+            except QimError:
+                continue
+            outcomes = await producer.produce([ProduceRecord(0, value) for value in run])
+            await producer.close()
+            if all(isinstance(outcome, Applied) for outcome in outcomes):
+                return
+
+
+async def everything(reader: Reader, last: bytes) -> list[bytes]:
+    """All values up to `last`, through whatever the reader meets."""
+    values: list[bytes] = []
+    async with asyncio.timeout(120):
+        while last not in values:
+            try:
+                values += [record.value for record in await reader.fetch(1_000, 1)]
+            except QimError:
+                continue
+    return values
