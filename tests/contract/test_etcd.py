@@ -3,11 +3,11 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from aetcd import Client
+from aetcd import Client, ClientError
 from tests import engines
 from tests.contract.builders import refused, value
 from tests.engines.etcd import Etcd
@@ -181,3 +181,29 @@ async def test_a_release_that_comes_late_gives_up_no_later_acquire(
     assert refused(await lease.release(W, 0, "a")) is Refusal.NOT_FOUND
     view = await lease.view(W, 0)
     assert (view.holder, view.released) == ("a", False)
+
+
+class SmallEtcd(Etcd):
+    """One whose database may hold next to nothing."""
+
+    def command(self) -> Sequence[str]:
+        return (*super().command(), "--quota-backend-bytes=1048576")
+
+
+async def test_an_etcd_that_is_full_says_so_and_still_lets_an_owner_renew(tmp_path: Path) -> None:
+    with SmallEtcd(tmp_path / "etcd") as server:
+        lease = open_etcd("127.0.0.1", server.port, "/qim")
+        value(await lease.acquire(W, 0, "a", 15))
+        async with Client("127.0.0.1", server.port, timeout=5) as client:
+            with pytest.raises(ClientError, match="space exceeded"):
+                await fill(client)
+        assert refused(await lease.acquire(W, 1, "a", 15)) is Refusal.NO_SPACE
+        assert refused(await lease.release(W, 0, "a")) is Refusal.NO_SPACE
+        value(await lease.renew(W, 0, "a", 15))
+        assert (await lease.view(W, 0)).holder == "a"
+        await lease.close()
+
+
+async def fill(client: Client) -> None:
+    for number in range(100):
+        await client.put(b"/others/%d" % number, bytes(100_000))

@@ -6,6 +6,7 @@
 """
 # ruff: noqa: S608  (statements are put together from constants of this package alone)
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -111,10 +112,8 @@ class Partitions:
         """Those of the idempotency keys that were used."""
         asked = {result_name(one): one for one in keys}
         found: dict[IdempotencyKey, PriorResult] = {}
-        for names in chunks(asked, NAMES_MAX):
-            rows = await self.session.rows(_RESULTS, *self.place(key), names)
-            for name, event_id, seq, at_ms, digest in rows:
-                found[asked[name]] = PriorResult(EventId(event_id), seq, at_ms, digest)
+        for name, event_id, seq, at_ms, digest in await self._named(_RESULTS, key, asked):
+            found[asked[name]] = PriorResult(EventId(event_id), seq, at_ms, digest)
         return found
 
     async def intervals(
@@ -122,11 +121,19 @@ class Partitions:
     ) -> Mapping[UserId, Sequence[Interval]]:
         """The memberships of each of the users that has any, oldest first."""
         found: dict[UserId, list[Interval]] = {}
-        for names in chunks((user.encode() for user in users), NAMES_MAX):
-            for name, seq, removed in await self.session.rows(_INTERVALS, *self.place(key), names):
-                interval = Interval(seq, 0 if removed == OPEN else removed)
-                found.setdefault(UserId(name.decode()), []).append(interval)
+        names = [user.encode() for user in users]
+        for name, seq, removed in await self._named(_INTERVALS, key, names):
+            interval = Interval(seq, 0 if removed == OPEN else removed)
+            found.setdefault(UserId(name.decode()), []).append(interval)
         return found
+
+    async def _named(self, cql: str, key: ConversationKey, names: Iterable[bytes]) -> Sequence[Row]:
+        """The rows of a partition that have one of the names."""
+        place = self.place(key)
+        pages = await asyncio.gather(
+            *(self.session.rows(cql, *place, some) for some in chunks(names, NAMES_MAX))
+        )
+        return [row for rows in pages for row in rows]
 
     # --- what a commit writes ---
 

@@ -65,9 +65,9 @@ IN_FLIGHT_MAX: Final = 256
 one of which the driver would block the event loop."""
 
 BULK_IN_FLIGHT_MAX: Final = 128
-"""Statements of steps that have hundreds: enough to keep an engine busy. They wait for one another,
-so that no sender's commit stands behind thousands of entries; and sending one takes 0.1 ms of the
-event loop, which all that may go take at once."""
+"""Statements of calls that have hundreds, reads and writes apart: enough to keep an engine busy.
+They wait for one another, so that no commit stands behind the thousands of entries of a mailbox's
+step. Sending one takes 0.1 ms of the event loop, and all that may go take it at once."""
 
 CONDITIONAL_IN_FLIGHT_MAX: Final = 32
 """Each costs four rounds between replicas: more at a time wait for one another until the engine's
@@ -116,7 +116,8 @@ class Session:
         self._driver = driver
         self._prepared: dict[str, Any] = {}
         self._slots = asyncio.Semaphore(IN_FLIGHT_MAX)
-        self._bulk_slots = asyncio.Semaphore(BULK_IN_FLIGHT_MAX)
+        self._bulk_read_slots = asyncio.Semaphore(BULK_IN_FLIGHT_MAX)
+        self._bulk_write_slots = asyncio.Semaphore(BULK_IN_FLIGHT_MAX)
         self._conditional_slots = asyncio.Semaphore(CONDITIONAL_IN_FLIGHT_MAX)
 
     async def close(self) -> None:
@@ -141,7 +142,7 @@ class Session:
         """The rows for each of many sets of values, side by side."""
 
         async def rows(some: Sequence[object]) -> Sequence[Row]:
-            async with self._bulk_slots:
+            async with self._bulk_read_slots:
                 return await self._read(cql, some, ConsistencyLevel.LOCAL_QUORUM)
 
         return await asyncio.gather(*map(rows, values))
@@ -168,7 +169,7 @@ class Session:
         """The same for many partitions side by side: Applied if all of them are."""
 
         async def write(writes: Sequence[Write]) -> Outcome[Sequence[Row]]:
-            async with self._bulk_slots:
+            async with self._bulk_write_slots:
                 return await self._write(writes, conditional=False)
 
         return worst(await asyncio.gather(*map(write, partitions)))
