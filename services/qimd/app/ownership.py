@@ -124,6 +124,8 @@ class ShardOwner:
         self._draining = False
         self._handing_over = False
         self._wake = asyncio.Event()
+        self.held_elsewhere = False
+        """Whether another process held the key at the last look."""
         self._absent_since_s: float | None = None
         self._failures = 0
         self._running = 0
@@ -210,7 +212,9 @@ class ShardOwner:
             # Unseen is not absent: whatever was seen before proves nothing about the time between.
             _log.warning("a lease can't be looked at", error=error, **self._names())
             self._absent_since_s = None
+            self.held_elsewhere = False
             return False
+        self.held_elsewhere = view.holder not in {"", self._owner}
         if view.holder == self._owner:
             return True
         if view.holder:

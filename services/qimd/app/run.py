@@ -11,6 +11,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from qimd.app import secret_file
+from qimd.app.hops.owner import owner_name
+from qimd.app.peers import PeerPort
 from qimd.app.profiles import open_backends
 from qimd.app.run_settings import RunSettings
 from qimd.app.running import Sockets, write_ready_file
@@ -45,6 +47,7 @@ async def open_run(settings: RunSettings, version: str) -> AsyncIterator[RunServ
         backends = await stack.enter_async_context(open_backends(settings, runtime))
         stack.push_async_callback(runtime.cancel_all)
         sockets = Sockets(stack, settings, AdminToken(held.admin_token), runtime, metrics)
+        port = PeerPort(stack, settings, held.peer_token, metrics)
         node = Node(
             table=settings.table,
             backends=backends,
@@ -52,12 +55,16 @@ async def open_run(settings: RunSettings, version: str) -> AsyncIterator[RunServ
             runtime=runtime,
             metrics=metrics,
             recovery_window_ms=settings.recovery_window_ms,
-            owner=f"{sockets.grpc}#{chance.token_hex(8)}",
+            owner=owner_name(port.site.address, chance.token_hex(8)),
+            roles=settings.roles,
+            site=port.site,
             lease=settings.lease,
             drain_grace_s=settings.drain_grace_s,
             audit_interval_s=settings.audit_interval_s,
             chunk_recipients=settings.dispatch_chunk_recipients,
         )
+        assert node.links is not None
+        await port.serve(node.links)
         await sockets.serve(node)
         if settings.ready_file is not None:
             write_ready_file(settings.ready_file, sockets.grpc, sockets.metrics)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from qimd.app.roles import ALL
 from qimd.app.settings import (
     ProcessSettings,
     SettingRefused,
@@ -21,15 +22,16 @@ from qimd.app.settings import (
     whole,
 )
 
-ROLES: Final = ("writer", "mailbox", "session", "connection", "all")
+ROLES: Final = (*sorted(ALL), "all")
 STORE_BACKENDS: Final = ("redis", "scylla")
 MAILBOX_SHARDS_DEFAULT: Final = 8
+PORT_MAX: Final = 65_535
 
 
 def address(text: str) -> str:
     """Read `host:port`."""
     host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= 65_535:
+    if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
         raise ValueError(f"{text!r} is not host:port")
     return text
 
@@ -54,6 +56,18 @@ class RunSettings(ProcessSettings):
     role: str = setting("all", choice(*ROLES), f"one of {', '.join(ROLES)}")
     secrets: Path | None = setting(
         None, Path, "file that `qimd secrets` made; the same one for every process; required"
+    )
+    hop_port: int = setting(
+        7402, whole, "port for the deployment's other processes; 0 takes a free one", least=0
+    )
+    hop_address: str | None = setting(
+        None, address, "host:port of it as they dial it; host and hop port unless set"
+    )
+    peer_certificate_authority: Path | None = setting(
+        None, Path, "PEM file: who signs the certificates of the deployment's processes"
+    )
+    peer_names: tuple[str, ...] | None = setting(
+        None, hosts, "names in the certificates of processes that may call this one"
     )
     mailbox_shards: int = setting(
         MAILBOX_SHARDS_DEFAULT,
@@ -110,6 +124,11 @@ class RunSettings(ProcessSettings):
     )
 
     @property
+    def roles(self) -> frozenset[str]:
+        """What `role` names."""
+        return ALL if self.role == "all" else frozenset({self.role})
+
+    @property
     def secrets_file(self) -> Path:
         """`secrets`, which `check` saw to be there."""
         if self.secrets is None:
@@ -129,6 +148,9 @@ class RunSettings(ProcessSettings):
         ProcessSettings.check(self)
         self._require("secrets", "make one with `qimd secrets FILE`")
         self._require("dispatch_recovery_window_ms", "the longest outage to recover from, in ms")
+        if self.tls is not None:
+            self._require("peer_certificate_authority", "processes prove themselves to one another")
+            self._require("peer_names", "which certificates are processes of this deployment")
         if self.store_backend == "scylla":
             for name in ("scylla_hosts", "scylla_keyspace", "scylla_dc", "scylla_rf"):
                 self._require(name, "--store-backend scylla needs it; there is no fall-back")
@@ -139,6 +161,8 @@ class RunSettings(ProcessSettings):
                 f"{expected} is not --mailbox-shards ({self.mailbox_shards}): mailboxes and "
                 "projection read the same topic",
             )
+        if self.hop_port > PORT_MAX:
+            raise SettingRefused("--hop-port", f"a port is at most {PORT_MAX}")
         for name in ("dispatch_topic", "deployment", "session_dispatch_client_group"):
             if not getattr(self, name):
                 raise SettingRefused(flag_of(name), "must not be empty")

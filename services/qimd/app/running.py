@@ -44,8 +44,8 @@ class Served(Protocol):
     """A node, as its sockets see it."""
 
     @property
-    def connections(self) -> StreamHandler:
-        """Who serves clients' streams."""
+    def connections(self) -> StreamHandler | None:
+        """Who serves clients' streams; None in a process that has no clients."""
 
     @property
     def is_ready(self) -> bool:

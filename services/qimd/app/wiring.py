@@ -1,23 +1,23 @@
 """A node: rooms over ports, the owners of its shards, and its chores. The one place that knows all.
 
-It has no socket and no file: `server` puts it behind gRPC, a simulator behind its own transport.
-Rooms know one another through ports alone, bound here.
+It has no socket and no file: `server` and `run` put it behind gRPC, a simulator behind its own
+transport. Rooms know one another through ports alone, bound here: in process where a room is here,
+by a hop where it is not.
 """
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from google.protobuf.descriptor import ServiceDescriptor
 
 from qim.control.v1 import control_service_pb2
-from qim.conversation.v1 import conversation_service_pb2
-from qim.mailbox.v1 import mailbox_service_pb2
-from qim.session.v1 import session_service_pb2
 from qim.tenant.v1 import tenant_service_pb2
-from qim.writer.v1 import writer_service_pb2
 from qimd.app.housekeeping import Chore, Housekeeping, expire_idempotency, publish_rates
-from qimd.app.ownership import Role, ShardOwner
+from qimd.app.links import HopSite, Links
+from qimd.app.ownership import ShardOwner
+from qimd.app.roles import ALL, CONNECTION, WRITER
+from qimd.app.rooms import Common, OwningRooms
 from qimd.auth.admission import OpenAdmission
 from qimd.auth.service import TokenAuthenticator
 from qimd.connection.presence import Presence
@@ -27,22 +27,27 @@ from qimd.control.auditor import Auditor
 from qimd.control.handlers import ControlHandlers
 from qimd.control.tenants import TenantHandlers
 from qimd.control.trace import Tracer
+from qimd.core.errors import ErrorCode, QimError
 from qimd.core.parameters import DISPATCH_CHUNK_RECIPIENTS, DRAIN_GRACE_S, LeaseParameters
 from qimd.core.routing import RoutingTable
-from qimd.fanout.service import FanoutService
-from qimd.mailbox.handlers import MailboxHandlers
 from qimd.mailbox.service import MailboxService
 from qimd.ports.data import Backends
 from qimd.ports.runtime import Runtime
+from qimd.ports.services import (
+    Mailbox,
+    MailboxOperations,
+    SessionOperations,
+    Sessions,
+    Writer,
+)
 from qimd.ports.store import ShardKind
-from qimd.session.handlers import SessionHandlers
 from qimd.session.service import SessionService
 from qimd.telemetry.logs import logger
 from qimd.telemetry.metrics import Metrics
-from qimd.writer.handlers import ConversationHandlers, WriterHandlers
 from qimd.writer.service import WriterService
 
 _log = logger("node")
+R = TypeVar("R")
 
 READY_LOOK_S: Final = 0.02
 """Between two looks at whether every shard serves."""
@@ -52,7 +57,7 @@ class Node:
     """One process's rooms. `start`, then `ready`; `drain` ends it in order.
 
     `owner` is unique among all processes that ever ran; `sole` says that no other one lives, which
-    an exclusive lock on the data proves.
+    an exclusive lock on the data proves. Without a `site` the process is alone, and runs all roles.
     """
 
     def __init__(
@@ -71,73 +76,34 @@ class Node:
         drain_grace_s: float = DRAIN_GRACE_S,
         chunk_recipients: int = DISPATCH_CHUNK_RECIPIENTS,
         chores: Sequence[Chore] = (),
+        roles: frozenset[str] = ALL,
+        site: HopSite | None = None,
     ) -> None:
-        self._table = table
-        self._backends = backends
+        self._common = common = Common(
+            table, backends, cursor_keys, runtime, metrics, recovery_window_ms, chunk_recipients
+        )
         self._runtime = runtime
         self._drain_grace_s = drain_grace_s
-        presence = Presence(runtime, metrics)
-        self.sessions = SessionService(
-            projection=backends.projection,
-            conversations=backends.conversations,
-            log=backends.log,
-            quarantine=backends.quarantine,
-            table=table,
-            runtime=runtime,
-            metrics=metrics,
-            recovery_window_ms=recovery_window_ms,
-        )
-        self.mailbox = MailboxService(
-            table=table,
-            store=backends.mailbox,
-            conversations=backends.conversations,
-            log=backends.log,
-            quarantine=backends.quarantine,
-            hints=presence,
-            cursor_keys=cursor_keys,
-            runtime=runtime,
-            metrics=metrics,
-            recovery_window_ms=recovery_window_ms,
-            on_stall_failover=self._hand_mailbox_over,
-        )
-        self.fanout = FanoutService(
-            table,
-            backends.conversations,
-            backends.log,
-            backends.quarantine,
-            runtime,
-            metrics,
-            chunk_recipients=chunk_recipients,
-        )
-        self.writer = WriterService(
-            table,
-            backends.tenants,
-            backends.conversations,
-            self.fanout,
-            runtime,
-            metrics,
-            chunk_recipients=chunk_recipients,
-        )
-        self.connections = ConnectionService(
-            auth=TokenAuthenticator(backends.tenants, runtime),
-            admission=OpenAdmission(),
-            writer=self.writer,
-            mailbox=self.mailbox,
-            sessions=self.sessions,
-            conversations=backends.conversations,
-            runtime=runtime,
-            metrics=metrics,
-            presence=presence,
-        )
-        auditor = Auditor(
-            table=table,
-            conversations=backends.conversations,
-            mailbox=backends.mailbox,
-            log=backends.log,
-            quarantine=backends.quarantine,
-            runtime=runtime,
-            metrics=metrics,
-        )
+        self.links = None if site is None else Links(site, common, roles)
+        here = Presence(runtime, metrics) if self.links is None else self.links.here
+        hints = self.links.presence if self.links is not None else here
+        assert hints is not None, "a process alone has its own presence"
+        self.rooms = OwningRooms(common, roles, hints, self._hand_mailbox_over)
+        if self.links is not None:
+            self.links.connect(self.rooms)
+        self.connections: ConnectionService | None = None
+        if CONNECTION in roles and here is not None:
+            self.connections = ConnectionService(
+                auth=TokenAuthenticator(backends.tenants, runtime),
+                admission=OpenAdmission(),
+                writer=self._to_writer(),
+                mailbox=self._to_mailbox(),
+                sessions=self._to_sessions(),
+                conversations=backends.conversations,
+                runtime=runtime,
+                metrics=metrics,
+                presence=here,
+            )
         self.owners = [
             ShardOwner(
                 kind=role.kind,
@@ -152,16 +118,11 @@ class Node:
                 sole=sole,
                 settle_s=drain_grace_s,
             )
-            for role in self.roles()
+            for role in self.rooms.roles()
             for shard in range(role.shards)
         ]
         self._housekeeping = Housekeeping(
-            [
-                expire_idempotency(backends.conversations, runtime),
-                publish_rates(metrics),
-                Chore("audit", audit_interval_s, auditor.run),
-                *chores,
-            ],
+            [publish_rates(metrics), *self._chores(roles, audit_interval_s), *chores],
             runtime,
             metrics,
         )
@@ -169,38 +130,52 @@ class Node:
         self._owners_ended = asyncio.Event()
         self.draining = False
 
-    def roles(self) -> tuple[Role, ...]:
-        """What this process owns: all of it, in one process."""
-        table = self._table
-        return (
-            # Downstream first: what a new writer sends on finds its readers there.
-            Role(ShardKind.SESSION, table.mailbox_shards, (self.sessions,)),
-            Role(ShardKind.MAILBOX, table.mailbox_shards, (self.mailbox,)),
-            Role(ShardKind.WRITER, table.writer_shards, (self.fanout, self.writer)),
-        )
+    # --- rooms, here or elsewhere ---
+
+    @property
+    def writer(self) -> WriterService:
+        """The writer room of this process. Raises QimError(NOT_OWNER) if it has none."""
+        return _here(self.rooms.writer)
+
+    @property
+    def mailbox(self) -> MailboxService:
+        """The mailbox room of this process. Raises QimError(NOT_OWNER) if it has none."""
+        return _here(self.rooms.mailbox)
+
+    @property
+    def sessions(self) -> SessionService:
+        """The session room of this process. Raises QimError(NOT_OWNER) if it has none."""
+        return _here(self.rooms.sessions)
+
+    def _to_writer(self) -> Writer:
+        return self.writer if self.links is None else self.links.writer
+
+    def _to_mailbox(self) -> Mailbox:
+        return self.mailbox if self.links is None else self.links.mailbox
+
+    def _to_sessions(self) -> Sessions:
+        return self.sessions if self.links is None else self.links.sessions
+
+    def _mailbox_operations(self) -> MailboxOperations:
+        return self.mailbox if self.links is None else self.links.mailbox
+
+    def _session_operations(self) -> SessionOperations:
+        return self.sessions if self.links is None else self.links.sessions
 
     def services(self) -> list[tuple[ServiceDescriptor, object]]:
         """The administration services, each with its handlers."""
-        backends = self._backends
-        writer = writer_service_pb2.DESCRIPTOR.services_by_name["WriterService"]
-        conversation = conversation_service_pb2.DESCRIPTOR.services_by_name["ConversationService"]
-        mailbox = mailbox_service_pb2.DESCRIPTOR.services_by_name["MailboxService"]
-        session = session_service_pb2.DESCRIPTOR.services_by_name["SessionService"]
-        tenant = tenant_service_pb2.DESCRIPTOR.services_by_name["TenantService"]
-        control = control_service_pb2.DESCRIPTOR.services_by_name["ControlService"]
-        return [
-            (writer, WriterHandlers(self.writer)),
-            (conversation, ConversationHandlers(self.writer, backends.conversations)),
-            (mailbox, MailboxHandlers(self.mailbox, backends.log)),
-            (session, SessionHandlers(self.sessions)),
-            (tenant, TenantHandlers(backends.tenants, self._runtime)),
-            (control, self._control_handlers()),
-        ]
+        served = self.rooms.services()
+        if self.connections is not None:
+            tenant = tenant_service_pb2.DESCRIPTOR.services_by_name["TenantService"]
+            control = control_service_pb2.DESCRIPTOR.services_by_name["ControlService"]
+            tenants = TenantHandlers(self._common.backends.tenants, self._runtime)
+            served += [(tenant, tenants), (control, self._control_handlers())]
+        return served
 
     def _control_handlers(self) -> ControlHandlers:
-        backends = self._backends
+        backends, table = self._common.backends, self._common.table
         tracer = Tracer(
-            table=self._table,
+            table=table,
             conversations=backends.conversations,
             mailbox=backends.mailbox,
             projection=backends.projection,
@@ -208,33 +183,55 @@ class Node:
             quarantine=backends.quarantine,
         )
         return ControlHandlers(
-            table=self._table,
+            table=table,
             tracer=tracer,
             quarantine=backends.quarantine,
-            mailbox=self.mailbox,
-            sessions=self.sessions,
+            mailbox=self._mailbox_operations(),
+            sessions=self._session_operations(),
         )
+
+    def _chores(self, roles: frozenset[str], audit_interval_s: float) -> list[Chore]:
+        """What the writer's processes do for everybody."""
+        if WRITER not in roles:
+            return []
+        backends = self._common.backends
+        auditor = Auditor(
+            table=self._common.table,
+            conversations=backends.conversations,
+            mailbox=backends.mailbox,
+            log=backends.log,
+            quarantine=backends.quarantine,
+            runtime=self._runtime,
+            metrics=self._common.metrics,
+        )
+        return [
+            expire_idempotency(backends.conversations, self._runtime),
+            Chore("audit", audit_interval_s, auditor.run),
+        ]
 
     # --- its life ---
 
     def start(self) -> None:
         """Begin to own shards."""
         self._owning = len(self.owners)
+        if self.links is not None:
+            self.links.start()
         for owner in self.owners:
             self._runtime.spawn(self._own(owner), f"owner-{owner.kind.value}:{owner.shard}")
         self._housekeeping.start()
 
     @property
     def is_ready(self) -> bool:
-        """Whether every shard is owned here, and serves or has halted: a halted one is an
-        operator's affair, and holds up nobody else's.
+        """Whether it may be sent clients: every shard of its roles serves here or has halted, or
+        is another process's.
         """
-        return (
-            not self.draining
-            and all(owner.owned for owner in self.owners)
-            and self._mailbox_open()
-            and self._sessions_open()
-        )
+        return not self.draining and all(self._is_settled(owner) for owner in self.owners)
+
+    def _is_settled(self, owner: ShardOwner) -> bool:
+        if owner.owned:
+            return self.rooms.serving(owner.kind, owner.shard)
+        # Without links nobody else's shard can be reached from here.
+        return self.links is not None and owner.held_elsewhere
 
     async def ready(self) -> None:
         """Return once it is."""
@@ -246,7 +243,10 @@ class Node:
         self.draining = True
         self._housekeeping.stop()
         # Streams first: what they have under way still needs the writer and the mailbox.
-        await self.connections.drain(self._drain_grace_s)
+        if self.connections is not None:
+            await self.connections.drain(self._drain_grace_s)
+        if self.links is not None:
+            await self.links.drain(self._drain_grace_s)
         for owner in self.owners:
             owner.drain()
         if self._owning:
@@ -266,14 +266,8 @@ class Node:
                 _log.warning("a stalled mailbox shard is handed over", mailbox_shard=shard)
                 owner.hand_over()
 
-    def _mailbox_open(self) -> bool:
-        shards = self.mailbox.shards()
-        return len(shards) == self._table.mailbox_shards and all(
-            shard.caught_up or shard.fault is not None for shard in shards
-        )
 
-    def _sessions_open(self) -> bool:
-        partitions = self.sessions.describe()
-        return len(partitions) == self._table.mailbox_shards and all(
-            partition.ready or partition.dirty for partition in partitions
-        )
+def _here(room: R | None) -> R:
+    if room is None:
+        raise QimError(ErrorCode.NOT_OWNER, "the room does not run in this process")
+    return room
