@@ -143,7 +143,7 @@ class DeploymentServer(Server):
         return [
             *("--secrets", str(self._secrets), "--deployment", self._name),
             *("--dispatch-topic", f"qim.dispatch.{self._name}", "--single-node-log"),
-            *("--mailbox-shards", "2", "--writer-shards", "2"),
+            *("--mailbox-shards", "2", "--writer-shards", "2", "--hop-port", "0"),
             *("--dispatch-recovery-window-ms", str(24 * 3600 * 1000)),
             *("--store-backend", self._store_backend, *self.LEASE),
         ]
