@@ -12,6 +12,8 @@ BIN := .venv/bin
 # The same answer on a laptop and in CI: no colour codes in logs.
 export NO_COLOR := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Servers are killed on purpose: gRPC's own notices of it are no findings.
+export GRPC_VERBOSITY ?= ERROR
 
 .PHONY: help
 help: ## List the targets
@@ -22,8 +24,10 @@ setup: ## Install everything into .venv, from the locks; does nothing when nothi
 	@PYTHON=$(PYTHON) scripts/setup.sh
 
 .PHONY: demo
-demo: setup ## Kill a server amid chat, twice, and count every event; CHAT=file.jsonl replays that
-	@$(BIN)/python -m qimd.app.demo $(if $(CHAT),--chat $(CHAT))
+demo: setup ## Kill a server amid chat, twice, and count every event; CHAT=file.jsonl PROFILE=standard|scylla
+	@$(if $(filter standard scylla,$(PROFILE)),$(BIN)/python -m tests.engines run) \
+		$(BIN)/python -m qimd.app.demo $(if $(PROFILE),--profile $(PROFILE)) \
+		$(if $(CHAT),--chat $(CHAT))
 
 .PHONY: test
 test: setup ## All gates and all tests, with a summary; the engines run meanwhile

@@ -22,3 +22,23 @@ def address(name: str) -> str | None:
         return None
     found: dict[str, str] = json.loads(ADDRESSES.read_text())
     return found.get(name)
+
+
+def settings() -> dict[str, str]:
+    """The QIM_* variables with which `qimd run` finds the engines that run here."""
+    found = {name: address(name) for name in ENGINES}
+    variables = {
+        "QIM_REDIS": found["redis"],
+        "QIM_ETCD": found["etcd"],
+        "QIM_REDPANDA_BROKERS": found["kafka"],
+    }
+    if (cassandra := found["cassandra"]) is not None:
+        host, _, port = cassandra.rpartition(":")
+        variables |= {
+            "QIM_SCYLLA_HOSTS": host,
+            "QIM_SCYLLA_PORT": port,
+            "QIM_SCYLLA_KEYSPACE": "qim_demo",
+            "QIM_SCYLLA_DC": "datacenter1",
+            "QIM_SCYLLA_RF": "1",
+        }
+    return {name: value for name, value in variables.items() if value is not None}

@@ -4,16 +4,17 @@
     python -m tests.engines run COMMAND [ARGUMENT...]
     python -m tests.engines lock
 
-`up` installs what is missing; `run` has all engines up for a command, and stops those that it
-started itself; `lock` writes the lists of checksums anew. The exit status of `run` is the
-command's; else it is 1 if an engine is missing.
+`up` installs what is missing; `run` has all engines up for a command, tells it where by the
+variables that `qimd run` reads, and stops those that it started itself; `lock` writes the lists of
+checksums anew. The exit status of `run` is the command's; else it is 1 if an engine is missing.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 
-from tests.engines import ENGINES, cassandra, kafka
+from tests.engines import ENGINES, cassandra, kafka, settings
 from tests.engines.fleet import Fleet, elsewhere
 
 
@@ -22,7 +23,7 @@ def run(fleet: Fleet, command: Sequence[str]) -> int:
     before = fleet.addresses()
     try:
         tell(fleet.up(ENGINES), fleet.missing())
-        return subprocess.run(command, check=False).returncode
+        return subprocess.run(command, check=False, env=os.environ | settings()).returncode
     finally:
         fleet.down([name for name in ENGINES if name not in before])
 

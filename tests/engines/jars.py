@@ -88,7 +88,7 @@ class Jars:
         fetched = self._download()
         if differing := differences(digests(fetched), wanted):
             shutil.rmtree(fetched)
-            raise NotInstalled(f"{self.name}: refused, {'; '.join(differing)}")
+            raise NotInstalled(f"refused: {'; '.join(differing)}")
         self._keep(fetched)
 
     def renew(self) -> None:
@@ -119,9 +119,9 @@ class Jars:
             )
         except subprocess.TimeoutExpired:
             shutil.rmtree(folder)
-            raise NotInstalled(f"{self.name}: Maven gave no answer in time") from None
+            raise NotInstalled("Maven gave no answer in time") from None
         if done.returncode != 0:
             shutil.rmtree(folder)
             first = (done.stdout.strip().splitlines() or ["no reason given"])[0]
-            raise NotInstalled(f"{self.name}: {first}")
+            raise NotInstalled(first)
         return folder

@@ -28,7 +28,7 @@ def new_cluster_id() -> str:
 
 
 class Kafka(Server):
-    """One node. `settings` overrule those of the suites."""
+    """One node. `settings`, by Kafka's names, overrule those of the suites."""
 
     name: ClassVar[str] = "kafka"
     tools: ClassVar[Sequence[Tool]] = (JAVA, MAVEN)
@@ -38,18 +38,21 @@ class Kafka(Server):
         super().install()
         JARS.ensure()
 
-    def __init__(self, folder: Path, *, node: int = 1, **settings: str) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, str] | None = None, *, node: int = 1
+    ) -> None:
         super().__init__(folder)
         self.node = node
-        self._controller = f"{HOST}:{free_port()}"
+        self.listeners = {"PLAINTEXT": self.address, "CONTROLLER": f"{HOST}:{free_port()}"}
+        """Security protocol → where it listens. More of them before the first start."""
         self._cluster_id = new_cluster_id()
         self._voters = self.voter
-        self._settings = {name.replace("_", "."): value for name, value in settings.items()}
+        self._settings = dict(settings or {})
 
     @property
     def voter(self) -> str:
         """Its place in the quorum of controllers."""
-        return f"{self.node}@{self._controller}"
+        return f"{self.node}@{self.listeners['CONTROLLER']}"
 
     def join(self, cluster_id: str, voters: Sequence[str]) -> None:
         """Make it a node of a cluster. Before its first start."""
@@ -61,13 +64,18 @@ class Kafka(Server):
         return self.folder / "server.properties"
 
     def prepare(self) -> None:
-        settings: Mapping[str, str] = {
+        listeners = [f"{name}://{address}" for name, address in self.listeners.items()]
+        protocols = {name: name for name in self.listeners} | {"CONTROLLER": "PLAINTEXT"}
+        settings = {
             "process.roles": "broker,controller",
             "node.id": str(self.node),
             "controller.quorum.voters": self._voters,
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{self._controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.address}",
+            "listeners": ",".join(listeners),
+            "advertised.listeners": ",".join(
+                each for each in listeners if not each.startswith("CONTROLLER")
+            ),
             "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": ",".join(map(":".join, protocols.items())),
             "log.dirs": str(self.folder / "data"),
             "auto.create.topics.enable": "false",
             "offsets.topic.replication.factor": "1",
@@ -123,9 +131,9 @@ class Kafka(Server):
         )
 
 
-def cluster(folder: Path, nodes: int = 3, **settings: str) -> list[Kafka]:
+def cluster(folder: Path, settings: Mapping[str, str] | None = None, nodes: int = 3) -> list[Kafka]:
     """The nodes of a cluster, none of them started yet: start all before waiting for one."""
-    members = [Kafka(folder / str(n), node=n, **settings) for n in range(1, nodes + 1)]
+    members = [Kafka(folder / str(n), settings, node=n) for n in range(1, nodes + 1)]
     cluster_id = new_cluster_id()
     for member in members:
         member.join(cluster_id, [each.voter for each in members])
