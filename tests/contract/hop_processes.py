@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 from tests.support.streams import MemoryStream
 
+from qim.conversation.v1.conversation_service_pb2 import CreateConversationRequest
 from qim.gateway.v1 import gateway_pb2
 from qim.gateway.v1.gateway_pb2 import DeliveredEvent, ServerFrame
 from qimd.adapters.memory import MemoryCluster
@@ -23,13 +24,17 @@ from qimd.app.hops.owner import owner_name
 from qimd.app.hops.peers import Peers
 from qimd.app.hops.presence import RemotePresence
 from qimd.app.hops.registrar import Registrar
-from qimd.app.hops.remote import RemoteMailbox, RemoteSessions, RemoteWriter
+from qimd.app.hops.remote import (
+    RemoteConversations,
+    RemoteMailbox,
+    RemoteSessions,
+    RemoteWriter,
+)
 from qimd.app.hops.rooms import LocalRooms
 from qimd.app.hops.router import Router
 from qimd.app.hops.server import HopHandlers
 from qimd.app.ownership import Role, ShardOwner
 from qimd.app.runtime import AsyncioRuntime
-from qimd.app.wiring import READY_LOOK_S
 from qimd.auth.admission import OpenAdmission
 from qimd.connection.service import ConnectionService
 from qimd.contract.cursor import CursorKeys
@@ -46,6 +51,7 @@ from qimd.ports.services import Identity
 from qimd.ports.store import ShardKind, TenantRecord
 from qimd.session.service import SessionService
 from qimd.telemetry.metrics import ZEROS, Metrics
+from qimd.writer.handlers import ConversationHandlers
 from qimd.writer.service import WriterService
 
 TENANT = TenantId("acme")
@@ -94,6 +100,7 @@ class Process:
         here = AnnouncedPresence(runtime, self.metrics) if C in roles else None
         self.presence = RemotePresence(self.metrics, here) if M in roles else None
         self.writer: WriterService | None = None
+        conversations: ConversationHandlers | None = None
         mailbox: MailboxService | None = None
         sessions: SessionService | None = None
         owned: list[Role] = []
@@ -128,9 +135,18 @@ class Process:
             self.writer = WriterService(
                 TABLE, backends.tenants, backends.conversations, fanout, runtime, self.metrics
             )
+            conversations = ConversationHandlers(self.writer, backends.conversations)
             owned.append(Role(ShardKind.WRITER, TABLE.writer_shards, (fanout, self.writer)))
+        self.conversations = RemoteConversations(router, TABLE, conversations)
         self.handlers = HopHandlers(
-            rooms=LocalRooms(self.writer, mailbox, mailbox, sessions, sessions),
+            rooms=LocalRooms(
+                writer=self.writer,
+                mailbox=mailbox,
+                mailbox_operations=mailbox,
+                sessions=sessions,
+                session_operations=sessions,
+                conversations=conversations,
+            ),
             presence=self.presence,
             authenticate=SECRET.authenticate,
             **common,
@@ -179,11 +195,6 @@ class Process:
         for owner in self._owners:
             self.runtime.spawn(self._own(owner), "owner")
 
-    async def ready(self) -> None:
-        """Return once every shard of its roles is owned here, as a node looks for it."""
-        while not all(owner.owned for owner in self._owners):
-            await self.runtime.sleep(READY_LOOK_S)
-
     async def _own(self, owner: ShardOwner) -> None:
         await owner.run()
         self._owning -= 1
@@ -227,9 +238,11 @@ class Deployment:
     async def found(self) -> None:
         record = TenantRecord(TENANT, {}, 1)
         assert isinstance(await self.backends.tenants.create_tenant(record), Applied)
-        [writer] = [process.writer for process in self.all(W) if process.writer is not None]
-        users = [UserId(user) for user in USERS]
-        await writer.create_conversation(TENANT, KEY.conversation, users)
+        # Of any process: the call finds the owner, and waits for there to be one.
+        created = CreateConversationRequest(
+            tenant_id=TENANT, conversation_id=KEY.conversation, member_user_ids=USERS
+        )
+        await self.processes[0].conversations.CreateConversation(created)
 
     async def client(self, user: str, at: int = 0) -> "Client":
         process = self.all(C)[at % len(self.all(C))]
@@ -333,8 +346,6 @@ async def deployed(
         for process in deployment.processes:
             stack.push_async_callback(process.stop)
             await process.start()
-        for process in deployment.processes:
-            await process.ready()
         await deployment.found()
         yield deployment
         for process in deployment.processes:

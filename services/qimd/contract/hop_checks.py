@@ -15,10 +15,10 @@ UNANSWERED_CALLS: Final = frozenset({"presence", "touched", "cancel"})
 UNPROMPTED_ANSWERS: Final = frozenset({"hint", "draining"})
 """What answers no call, hence carries call_id 0. An error may: the stream's own."""
 
-_FOR_NOBODY: Final = frozenset({"rebase_shard", "rebuild_projection", "cancel"})
-_FOR_A_TENANT: Final = frozenset({"presence", "touched"})
 _FOR_A_DEVICE: Final = frozenset({"commit", "open_device", "pull_mailbox", "acknowledge"})
-"""Whom the arms of a call name; all others name a user."""
+_FOR_A_USER: Final = _FOR_A_DEVICE | {"read_mailbox", "report", "pull_session_list", "mark_read"}
+_FOR_A_TENANT: Final = _FOR_A_USER | {"presence", "touched"}
+"""Calls by whom they name. All others are for nobody, or say in their arm for whom."""
 
 
 @check(hop_pb2.HopRequest)
@@ -43,16 +43,13 @@ def _hop_call(call: hop_pb2.HopCall) -> Problem | None:
         return Problem(Reason.ZERO, "call_id")
     elif call.deadline_ms == 0:
         return Problem(Reason.ZERO, "deadline_ms")
-    if kind in _FOR_NOBODY:
-        return None
-    if not call.tenant_id:
-        return Problem(Reason.MISSING, "tenant_id")
-    if kind in _FOR_A_TENANT:
-        return None
-    if not call.user_id:
-        return Problem(Reason.MISSING, "user_id")
-    if kind in _FOR_A_DEVICE and not call.device_id:
-        return Problem(Reason.MISSING, "device_id")
+    for kinds, field in (
+        (_FOR_A_TENANT, "tenant_id"),
+        (_FOR_A_USER, "user_id"),
+        (_FOR_A_DEVICE, "device_id"),
+    ):
+        if kind in kinds and not getattr(call, field):
+            return Problem(Reason.MISSING, field)
     return None
 
 

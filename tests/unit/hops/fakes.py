@@ -6,6 +6,15 @@ Nothing waits for time: a test waits for what it wants to see, by the bell that 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+from qim.conversation.v1.conversation_service_pb2 import (
+    AddMembersRequest,
+    AddMembersResponse,
+    Conversation,
+    CreateConversationRequest,
+    CreateConversationResponse,
+    RemoveMembersRequest,
+    RemoveMembersResponse,
+)
 from qimd.app.hops.presence import RemotePresence
 from qimd.contract.events import encode_delivered, encode_event
 from qimd.core.errors import ErrorCode, QimError
@@ -153,6 +162,30 @@ class FakeWriter(Room):
         made = Accepted(event_id(key.tenant, key.conversation, seq), seq, 1_000 + seq, False)
         self.known[draft.client_msg_id] = made
         return made
+
+
+class FakeConversations(Room):
+    """Repeats the conversation that it was asked for."""
+
+    async def CreateConversation(
+        self, request: CreateConversationRequest
+    ) -> CreateConversationResponse:
+        await self.enter(f"create {' '.join(request.member_user_ids)}", "create")
+        return CreateConversationResponse(conversation=_named(request))
+
+    async def AddMembers(self, request: AddMembersRequest) -> AddMembersResponse:
+        await self.enter(f"add {' '.join(request.user_ids)}", "add")
+        return AddMembersResponse(conversation_seq=4, conversation=_named(request))
+
+    async def RemoveMembers(self, request: RemoveMembersRequest) -> RemoveMembersResponse:
+        await self.enter(f"remove {' '.join(request.user_ids)}", "remove")
+        return RemoveMembersResponse(conversation_seq=5, conversation=_named(request))
+
+
+def _named(
+    request: CreateConversationRequest | AddMembersRequest | RemoveMembersRequest,
+) -> Conversation:
+    return Conversation(tenant_id=request.tenant_id, conversation_id=request.conversation_id)
 
 
 class FakeMailbox(Room):

@@ -5,9 +5,14 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from tests.unit.hops.fakes import command, conversation, device, event, user
+from tests.unit.hops.fakes import TENANT, command, conversation, device, event, user
 from tests.unit.hops.world import Process, World
 
+from qim.conversation.v1.conversation_service_pb2 import (
+    AddMembersRequest,
+    CreateConversationRequest,
+    RemoveMembersRequest,
+)
 from qimd.core.errors import ErrorCode, QimError, unavailable
 from qimd.core.ids import UserId
 from qimd.core.parameters import REQUEST_TIMEOUT_S
@@ -21,7 +26,11 @@ async def direct_and_remote(
     near: Process, far: Process, name: str, *args: Any, **flags: Any
 ) -> None:
     """A call gives through the hop what it gives without one, and reaches the room the same."""
-    room = {"writer": far.writer, "mailbox": far.mailbox, "sessions": far.sessions}
+    room = {
+        "conversations": far.conversations,
+        "mailbox": far.mailbox,
+        "sessions": far.sessions,
+    }
     which, _, method = name.partition(".")
     through = getattr(getattr(near, f"to_{which}"), method)
     expected = await getattr(room[which], method)(*args, **flags)
@@ -30,12 +39,16 @@ async def direct_and_remote(
     assert not getattr(near, which).calls
 
 
+NAMED = {"tenant_id": TENANT, "conversation_id": "c"}
 GAP = GapReport(1, conversation("c"), 3, 4, MailboxSeq(9))
 
 
 @pytest.mark.parametrize(
     ("name", "args", "flags"),
     [
+        ("conversations.CreateConversation", (CreateConversationRequest(**NAMED),), {}),
+        ("conversations.AddMembers", (AddMembersRequest(**NAMED, user_ids=["a", "b"]),), {}),
+        ("conversations.RemoveMembers", (RemoveMembersRequest(**NAMED, user_ids=["a"]),), {}),
         ("mailbox.open_device", (device("ann"),), {}),
         ("mailbox.pull", (device("ann"), b"token", 0, 2), {}),
         ("mailbox.ack", (device("ann"), 7, MailboxSeq(9)), {}),

@@ -221,22 +221,24 @@ async def test_the_calls_of_a_lost_stream_end_at_the_owner(
 async def test_a_draining_process_answers_what_is_under_way_and_takes_nothing_new(
     hops: World, near: Process, far: Process
 ) -> None:
+    await near.to_writer.commit(command("c", "m1"))
     gate = far.mailbox.hold("open")
     under_way = asyncio.ensure_future(near.to_mailbox.open_device(device("ann")))
     await hops.bell.until(lambda: len(far.mailbox.calls) == 1)
-    drained = asyncio.ensure_future(far.handlers.drain())
-    # What is asked meanwhile waits for the next owner.
     views = len(hops.leases.views)
-    commit = asyncio.ensure_future(near.to_writer.commit(command("c", "m1")))
+    drained = asyncio.ensure_future(far.handlers.drain())
+    # One is asked before the word of it has come, one after; both wait for the next owner.
+    crossing = asyncio.ensure_future(near.to_writer.commit(command("c", "m2")))
     await hops.bell.until(lambda: len(hops.leases.views) > views)
+    later = asyncio.ensure_future(near.to_writer.commit(command("d", "m3")))
     gate.set()
     assert (await under_way).cursor_token == b"token"
     await drained
     heir = await hops.process("heir")
     hops.leases.give(heir)
-    await commit
-    assert not far.writer.commits
-    assert len(heir.writer.commits) == 1
+    await asyncio.gather(crossing, later)
+    assert far.writer.calls == ["c m1"]
+    assert sorted(heir.writer.calls) == ["c m2", "d m3"]
 
 
 async def test_a_drain_ends_in_time_whatever_is_under_way(

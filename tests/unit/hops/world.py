@@ -9,7 +9,15 @@ from contextlib import asynccontextmanager
 
 import grpc
 from tests.support.streams import MemoryStream, StreamClient
-from tests.unit.hops.fakes import TENANT, Bell, FakeMailbox, FakeSessions, FakeWriter, device
+from tests.unit.hops.fakes import (
+    TENANT,
+    Bell,
+    FakeConversations,
+    FakeMailbox,
+    FakeSessions,
+    FakeWriter,
+    device,
+)
 
 from qimd.adapters.memory.cluster import MemoryCluster
 from qimd.app.hops.announced import AnnouncedPresence
@@ -20,7 +28,13 @@ from qimd.app.hops.owner import owner_name
 from qimd.app.hops.peers import Peers
 from qimd.app.hops.presence import Registered, RemotePresence
 from qimd.app.hops.registrar import Registrar
-from qimd.app.hops.remote import RemoteMailbox, RemoteSessions, RemoteSupplement, RemoteWriter
+from qimd.app.hops.remote import (
+    RemoteConversations,
+    RemoteMailbox,
+    RemoteSessions,
+    RemoteSupplement,
+    RemoteWriter,
+)
 from qimd.app.hops.rooms import LocalRooms
 from qimd.app.hops.router import Router
 from qimd.app.hops.server import HopHandlers
@@ -114,6 +128,7 @@ class Process:
         self.metrics = Metrics()
         self.runtime = AsyncioRuntime(self.metrics)
         self.writer = FakeWriter(bell)
+        self.conversations = FakeConversations(bell)
         self.mailbox = FakeMailbox(bell)
         self.sessions = FakeSessions(bell)
         self.presence = WatchedPresence(bell, self.metrics)
@@ -126,6 +141,7 @@ class Process:
                 sessions=self.sessions,
                 session_operations=self.sessions,
                 supplement=self.sessions,
+                conversations=self.conversations,
             ),
             presence=self.presence,
             authenticate=SECRET.authenticate,
@@ -154,6 +170,7 @@ class Process:
             runtime=self.runtime,
         )
         self.to_writer = RemoteWriter(self.router, TABLE, self.writer)
+        self.to_conversations = RemoteConversations(self.router, TABLE, self.conversations)
         self.to_mailbox = RemoteMailbox(self.router, TABLE, self.mailbox, self.mailbox)
         self.to_sessions = RemoteSessions(self.router, TABLE, self.sessions, self.sessions)
         self.to_supplement = RemoteSupplement(self.router, TABLE, self.sessions)

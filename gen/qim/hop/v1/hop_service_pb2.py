@@ -24,11 +24,12 @@ _sym_db = _symbol_database.Default()
 
 from qim.common.v1 import error_pb2 as qim_dot_common_dot_v1_dot_error__pb2
 from qim.control.v1 import control_service_pb2 as qim_dot_control_dot_v1_dot_control__service__pb2
+from qim.conversation.v1 import conversation_service_pb2 as qim_dot_conversation_dot_v1_dot_conversation__service__pb2
 from qim.conversation.v1 import event_pb2 as qim_dot_conversation_dot_v1_dot_event__pb2
 from qim.gateway.v1 import gateway_pb2 as qim_dot_gateway_dot_v1_dot_gateway__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cqim/hop/v1/hop_service.proto\x12\nqim.hop.v1\x1a\x19qim/common/v1/error.proto\x1a$qim/control/v1/control_service.proto\x1a\x1fqim/conversation/v1/event.proto\x1a\x1cqim/gateway/v1/gateway.proto\"0\n\nHopRequest\x12\"\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x13.qim.hop.v1.HopCall\"2\n\x08HopReply\x12&\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x15.qim.hop.v1.HopAnswer\"\xec\x05\n\x07HopCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x02 \x01(\r\x12\x11\n\ttenant_id\x18\x03 \x01(\t\x12\x0f\n\x07user_id\x18\x04 \x01(\t\x12\x11\n\tdevice_id\x18\x05 \x01(\t\x12$\n\x06\x63ommit\x18\x06 \x01(\x0b\x32\x12.qim.hop.v1.CommitH\x00\x12-\n\x0bopen_device\x18\x07 \x01(\x0b\x32\x16.qim.hop.v1.OpenDeviceH\x00\x12\x33\n\x0cpull_mailbox\x18\x08 \x01(\x0b\x32\x1b.qim.gateway.v1.PullMailboxH\x00\x12.\n\x0b\x61\x63knowledge\x18\t \x01(\x0b\x32\x17.qim.hop.v1.AcknowledgeH\x00\x12/\n\x0cread_mailbox\x18\n \x01(\x0b\x32\x17.qim.hop.v1.ReadMailboxH\x00\x12(\n\x06report\x18\x0b \x01(\x0b\x32\x16.qim.gateway.v1.ReportH\x00\x12<\n\x11pull_session_list\x18\x0c \x01(\x0b\x32\x1f.qim.gateway.v1.PullSessionListH\x00\x12-\n\tmark_read\x18\r \x01(\x0b\x32\x18.qim.gateway.v1.MarkReadH\x00\x12:\n\x0crebase_shard\x18\x0e \x01(\x0b\x32\".qim.control.v1.RebaseShardRequestH\x00\x12\x46\n\x12rebuild_projection\x18\x0f \x01(\x0b\x32(.qim.control.v1.RebuildProjectionRequestH\x00\x12(\n\x08presence\x18\x10 \x01(\x0b\x32\x14.qim.hop.v1.PresenceH\x00\x12&\n\x07touched\x18\x11 \x01(\x0b\x32\x13.qim.hop.v1.TouchedH\x00\x12$\n\x06\x63\x61ncel\x18\x12 \x01(\x0b\x32\x12.qim.hop.v1.CancelH\x00\x42\x06\n\x04\x63\x61ll\"\x92\x05\n\tHopAnswer\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12%\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x14.qim.common.v1.ErrorH\x00\x12*\n\tcommitted\x18\x03 \x01(\x0b\x32\x15.qim.hop.v1.CommittedH\x00\x12\x31\n\rdevice_opened\x18\x04 \x01(\x0b\x32\x18.qim.hop.v1.DeviceOpenedH\x00\x12 \n\x04page\x18\x05 \x01(\x0b\x32\x10.qim.hop.v1.PageH\x00\x12\x37\n\x0e\x63ursor_rebased\x18\x06 \x01(\x0b\x32\x1d.qim.gateway.v1.CursorRebasedH\x00\x12\'\n\x06\x61\x63k_ok\x18\x07 \x01(\x0b\x32\x15.qim.gateway.v1.AckOkH\x00\x12-\n\treport_ok\x18\x08 \x01(\x0b\x32\x18.qim.gateway.v1.ReportOkH\x00\x12\x33\n\x0csession_list\x18\t \x01(\x0b\x32\x1b.qim.gateway.v1.SessionListH\x00\x12)\n\x07read_ok\x18\n \x01(\x0b\x32\x16.qim.gateway.v1.ReadOkH\x00\x12<\n\rshard_rebased\x18\x0b \x01(\x0b\x32#.qim.control.v1.RebaseShardResponseH\x00\x12G\n\x12projection_rebuilt\x18\x0c \x01(\x0b\x32).qim.control.v1.RebuildProjectionResponseH\x00\x12 \n\x04hint\x18\r \x01(\x0b\x32\x10.qim.hop.v1.HintH\x00\x12(\n\x08\x64raining\x18\x0e \x01(\x0b\x32\x14.qim.hop.v1.DrainingH\x00\x42\x08\n\x06\x61nswer\"Z\n\x06\x43ommit\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12!\n\x06\x64rafts\x18\x02 \x03(\x0b\x32\x11.qim.hop.v1.Draft\x12\x14\n\x0ctrace_parent\x18\x03 \x01(\t\"n\n\x05\x44raft\x12\x15\n\rclient_msg_id\x18\x01 \x01(\t\x12,\n\x04kind\x18\x02 \x01(\x0e\x32\x1e.qim.conversation.v1.EventKind\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\x12\x12\n\ntarget_seq\x18\x04 \x01(\x04\"6\n\tCommitted\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.qim.hop.v1.CommitResult\"n\n\x0c\x43ommitResult\x12,\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x18.qim.gateway.v1.AcceptedH\x00\x12%\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x14.qim.common.v1.ErrorH\x00\x42\t\n\x07outcome\"\x0c\n\nOpenDevice\"c\n\x0c\x44\x65viceOpened\x12\x14\n\x0c\x63ursor_token\x18\x01 \x01(\x0c\x12 \n\x18last_applied_mailbox_seq\x18\x02 \x01(\x04\x12\x1b\n\x13watermark_floor_seq\x18\x03 \x01(\x04\"C\n\x0b\x41\x63knowledge\x12 \n\x18last_applied_mailbox_seq\x18\x01 \x01(\x04\x12\x12\n\nhanded_seq\x18\x02 \x01(\x04\"/\n\x0bReadMailbox\x12\x11\n\tafter_seq\x18\x01 \x01(\x04\x12\r\n\x05limit\x18\x02 \x01(\r\"n\n\x04Page\x12%\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.qim.hop.v1.PageEvent\x12\x1b\n\x13\x63overed_through_seq\x18\x02 \x01(\x04\x12\x14\n\x0c\x63ursor_token\x18\x03 \x01(\x0c\x12\x0c\n\x04more\x18\x04 \x01(\x08\"/\n\tPageEvent\x12\x13\n\x0bmailbox_seq\x18\x01 \x01(\x04\x12\r\n\x05\x65vent\x18\x02 \x01(\x0c\"=\n\x08Presence\x12\x17\n\x0fonline_user_ids\x18\x01 \x03(\t\x12\x18\n\x10offline_user_ids\x18\x02 \x03(\t\"K\n\x07Touched\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x10\n\x08user_ids\x18\x02 \x03(\t\x12\x15\n\rcreated_at_ms\x18\x03 \x01(\x04\"\x19\n\x06\x43\x61ncel\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\">\n\x04Hint\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12\x10\n\x08user_ids\x18\x02 \x03(\t\x12\x11\n\tdelivered\x18\x03 \x03(\x0c\"\n\n\x08\x44raining2J\n\nHopService\x12<\n\x08\x45xchange\x12\x16.qim.hop.v1.HopRequest\x1a\x14.qim.hop.v1.HopReply(\x01\x30\x01\x42\x05\x92\x03\x02\x08\x02\x62\x08\x65\x64itionsp\xe8\x07')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cqim/hop/v1/hop_service.proto\x12\nqim.hop.v1\x1a\x19qim/common/v1/error.proto\x1a$qim/control/v1/control_service.proto\x1a.qim/conversation/v1/conversation_service.proto\x1a\x1fqim/conversation/v1/event.proto\x1a\x1cqim/gateway/v1/gateway.proto\"0\n\nHopRequest\x12\"\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x13.qim.hop.v1.HopCall\"2\n\x08HopReply\x12&\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\x15.qim.hop.v1.HopAnswer\"\xbf\x07\n\x07HopCall\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x02 \x01(\r\x12\x11\n\ttenant_id\x18\x03 \x01(\t\x12\x0f\n\x07user_id\x18\x04 \x01(\t\x12\x11\n\tdevice_id\x18\x05 \x01(\t\x12$\n\x06\x63ommit\x18\x06 \x01(\x0b\x32\x12.qim.hop.v1.CommitH\x00\x12-\n\x0bopen_device\x18\x07 \x01(\x0b\x32\x16.qim.hop.v1.OpenDeviceH\x00\x12\x33\n\x0cpull_mailbox\x18\x08 \x01(\x0b\x32\x1b.qim.gateway.v1.PullMailboxH\x00\x12.\n\x0b\x61\x63knowledge\x18\t \x01(\x0b\x32\x17.qim.hop.v1.AcknowledgeH\x00\x12/\n\x0cread_mailbox\x18\n \x01(\x0b\x32\x17.qim.hop.v1.ReadMailboxH\x00\x12(\n\x06report\x18\x0b \x01(\x0b\x32\x16.qim.gateway.v1.ReportH\x00\x12<\n\x11pull_session_list\x18\x0c \x01(\x0b\x32\x1f.qim.gateway.v1.PullSessionListH\x00\x12-\n\tmark_read\x18\r \x01(\x0b\x32\x18.qim.gateway.v1.MarkReadH\x00\x12:\n\x0crebase_shard\x18\x0e \x01(\x0b\x32\".qim.control.v1.RebaseShardRequestH\x00\x12\x46\n\x12rebuild_projection\x18\x0f \x01(\x0b\x32(.qim.control.v1.RebuildProjectionRequestH\x00\x12(\n\x08presence\x18\x10 \x01(\x0b\x32\x14.qim.hop.v1.PresenceH\x00\x12&\n\x07touched\x18\x11 \x01(\x0b\x32\x13.qim.hop.v1.TouchedH\x00\x12$\n\x06\x63\x61ncel\x18\x12 \x01(\x0b\x32\x12.qim.hop.v1.CancelH\x00\x12M\n\x13\x63reate_conversation\x18\x13 \x01(\x0b\x32..qim.conversation.v1.CreateConversationRequestH\x00\x12=\n\x0b\x61\x64\x64_members\x18\x14 \x01(\x0b\x32&.qim.conversation.v1.AddMembersRequestH\x00\x12\x43\n\x0eremove_members\x18\x15 \x01(\x0b\x32).qim.conversation.v1.RemoveMembersRequestH\x00\x42\x06\n\x04\x63\x61ll\"\xec\x06\n\tHopAnswer\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\x12%\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x14.qim.common.v1.ErrorH\x00\x12*\n\tcommitted\x18\x03 \x01(\x0b\x32\x15.qim.hop.v1.CommittedH\x00\x12\x31\n\rdevice_opened\x18\x04 \x01(\x0b\x32\x18.qim.hop.v1.DeviceOpenedH\x00\x12 \n\x04page\x18\x05 \x01(\x0b\x32\x10.qim.hop.v1.PageH\x00\x12\x37\n\x0e\x63ursor_rebased\x18\x06 \x01(\x0b\x32\x1d.qim.gateway.v1.CursorRebasedH\x00\x12\'\n\x06\x61\x63k_ok\x18\x07 \x01(\x0b\x32\x15.qim.gateway.v1.AckOkH\x00\x12-\n\treport_ok\x18\x08 \x01(\x0b\x32\x18.qim.gateway.v1.ReportOkH\x00\x12\x33\n\x0csession_list\x18\t \x01(\x0b\x32\x1b.qim.gateway.v1.SessionListH\x00\x12)\n\x07read_ok\x18\n \x01(\x0b\x32\x16.qim.gateway.v1.ReadOkH\x00\x12<\n\rshard_rebased\x18\x0b \x01(\x0b\x32#.qim.control.v1.RebaseShardResponseH\x00\x12G\n\x12projection_rebuilt\x18\x0c \x01(\x0b\x32).qim.control.v1.RebuildProjectionResponseH\x00\x12 \n\x04hint\x18\r \x01(\x0b\x32\x10.qim.hop.v1.HintH\x00\x12(\n\x08\x64raining\x18\x0e \x01(\x0b\x32\x14.qim.hop.v1.DrainingH\x00\x12O\n\x14\x63onversation_created\x18\x0f \x01(\x0b\x32/.qim.conversation.v1.CreateConversationResponseH\x00\x12@\n\rmembers_added\x18\x10 \x01(\x0b\x32\'.qim.conversation.v1.AddMembersResponseH\x00\x12\x45\n\x0fmembers_removed\x18\x11 \x01(\x0b\x32*.qim.conversation.v1.RemoveMembersResponseH\x00\x42\x08\n\x06\x61nswer\"Z\n\x06\x43ommit\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12!\n\x06\x64rafts\x18\x02 \x03(\x0b\x32\x11.qim.hop.v1.Draft\x12\x14\n\x0ctrace_parent\x18\x03 \x01(\t\"n\n\x05\x44raft\x12\x15\n\rclient_msg_id\x18\x01 \x01(\t\x12,\n\x04kind\x18\x02 \x01(\x0e\x32\x1e.qim.conversation.v1.EventKind\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\x12\x12\n\ntarget_seq\x18\x04 \x01(\x04\"6\n\tCommitted\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.qim.hop.v1.CommitResult\"n\n\x0c\x43ommitResult\x12,\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x18.qim.gateway.v1.AcceptedH\x00\x12%\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x14.qim.common.v1.ErrorH\x00\x42\t\n\x07outcome\"\x0c\n\nOpenDevice\"c\n\x0c\x44\x65viceOpened\x12\x14\n\x0c\x63ursor_token\x18\x01 \x01(\x0c\x12 \n\x18last_applied_mailbox_seq\x18\x02 \x01(\x04\x12\x1b\n\x13watermark_floor_seq\x18\x03 \x01(\x04\"C\n\x0b\x41\x63knowledge\x12 \n\x18last_applied_mailbox_seq\x18\x01 \x01(\x04\x12\x12\n\nhanded_seq\x18\x02 \x01(\x04\"/\n\x0bReadMailbox\x12\x11\n\tafter_seq\x18\x01 \x01(\x04\x12\r\n\x05limit\x18\x02 \x01(\r\"n\n\x04Page\x12%\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.qim.hop.v1.PageEvent\x12\x1b\n\x13\x63overed_through_seq\x18\x02 \x01(\x04\x12\x14\n\x0c\x63ursor_token\x18\x03 \x01(\x0c\x12\x0c\n\x04more\x18\x04 \x01(\x08\"/\n\tPageEvent\x12\x13\n\x0bmailbox_seq\x18\x01 \x01(\x04\x12\r\n\x05\x65vent\x18\x02 \x01(\x0c\"=\n\x08Presence\x12\x17\n\x0fonline_user_ids\x18\x01 \x03(\t\x12\x18\n\x10offline_user_ids\x18\x02 \x03(\t\"K\n\x07Touched\x12\x17\n\x0f\x63onversation_id\x18\x01 \x01(\t\x12\x10\n\x08user_ids\x18\x02 \x03(\t\x12\x15\n\rcreated_at_ms\x18\x03 \x01(\x04\"\x19\n\x06\x43\x61ncel\x12\x0f\n\x07\x63\x61ll_id\x18\x01 \x01(\x04\">\n\x04Hint\x12\x11\n\ttenant_id\x18\x01 \x01(\t\x12\x10\n\x08user_ids\x18\x02 \x03(\t\x12\x11\n\tdelivered\x18\x03 \x03(\x0c\"\n\n\x08\x44raining2J\n\nHopService\x12<\n\x08\x45xchange\x12\x16.qim.hop.v1.HopRequest\x1a\x14.qim.hop.v1.HopReply(\x01\x30\x01\x42\x05\x92\x03\x02\x08\x02\x62\x08\x65\x64itionsp\xe8\x07')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,44 +37,44 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'qim.hop.v1.hop_service_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\222\003\002\010\002'
-  _globals['_HOPREQUEST']._serialized_start=172
-  _globals['_HOPREQUEST']._serialized_end=220
-  _globals['_HOPREPLY']._serialized_start=222
-  _globals['_HOPREPLY']._serialized_end=272
-  _globals['_HOPCALL']._serialized_start=275
-  _globals['_HOPCALL']._serialized_end=1023
-  _globals['_HOPANSWER']._serialized_start=1026
-  _globals['_HOPANSWER']._serialized_end=1684
-  _globals['_COMMIT']._serialized_start=1686
-  _globals['_COMMIT']._serialized_end=1776
-  _globals['_DRAFT']._serialized_start=1778
-  _globals['_DRAFT']._serialized_end=1888
-  _globals['_COMMITTED']._serialized_start=1890
-  _globals['_COMMITTED']._serialized_end=1944
-  _globals['_COMMITRESULT']._serialized_start=1946
-  _globals['_COMMITRESULT']._serialized_end=2056
-  _globals['_OPENDEVICE']._serialized_start=2058
-  _globals['_OPENDEVICE']._serialized_end=2070
-  _globals['_DEVICEOPENED']._serialized_start=2072
-  _globals['_DEVICEOPENED']._serialized_end=2171
-  _globals['_ACKNOWLEDGE']._serialized_start=2173
-  _globals['_ACKNOWLEDGE']._serialized_end=2240
-  _globals['_READMAILBOX']._serialized_start=2242
-  _globals['_READMAILBOX']._serialized_end=2289
-  _globals['_PAGE']._serialized_start=2291
-  _globals['_PAGE']._serialized_end=2401
-  _globals['_PAGEEVENT']._serialized_start=2403
-  _globals['_PAGEEVENT']._serialized_end=2450
-  _globals['_PRESENCE']._serialized_start=2452
-  _globals['_PRESENCE']._serialized_end=2513
-  _globals['_TOUCHED']._serialized_start=2515
-  _globals['_TOUCHED']._serialized_end=2590
-  _globals['_CANCEL']._serialized_start=2592
-  _globals['_CANCEL']._serialized_end=2617
-  _globals['_HINT']._serialized_start=2619
-  _globals['_HINT']._serialized_end=2681
-  _globals['_DRAINING']._serialized_start=2683
-  _globals['_DRAINING']._serialized_end=2693
-  _globals['_HOPSERVICE']._serialized_start=2695
-  _globals['_HOPSERVICE']._serialized_end=2769
+  _globals['_HOPREQUEST']._serialized_start=220
+  _globals['_HOPREQUEST']._serialized_end=268
+  _globals['_HOPREPLY']._serialized_start=270
+  _globals['_HOPREPLY']._serialized_end=320
+  _globals['_HOPCALL']._serialized_start=323
+  _globals['_HOPCALL']._serialized_end=1282
+  _globals['_HOPANSWER']._serialized_start=1285
+  _globals['_HOPANSWER']._serialized_end=2161
+  _globals['_COMMIT']._serialized_start=2163
+  _globals['_COMMIT']._serialized_end=2253
+  _globals['_DRAFT']._serialized_start=2255
+  _globals['_DRAFT']._serialized_end=2365
+  _globals['_COMMITTED']._serialized_start=2367
+  _globals['_COMMITTED']._serialized_end=2421
+  _globals['_COMMITRESULT']._serialized_start=2423
+  _globals['_COMMITRESULT']._serialized_end=2533
+  _globals['_OPENDEVICE']._serialized_start=2535
+  _globals['_OPENDEVICE']._serialized_end=2547
+  _globals['_DEVICEOPENED']._serialized_start=2549
+  _globals['_DEVICEOPENED']._serialized_end=2648
+  _globals['_ACKNOWLEDGE']._serialized_start=2650
+  _globals['_ACKNOWLEDGE']._serialized_end=2717
+  _globals['_READMAILBOX']._serialized_start=2719
+  _globals['_READMAILBOX']._serialized_end=2766
+  _globals['_PAGE']._serialized_start=2768
+  _globals['_PAGE']._serialized_end=2878
+  _globals['_PAGEEVENT']._serialized_start=2880
+  _globals['_PAGEEVENT']._serialized_end=2927
+  _globals['_PRESENCE']._serialized_start=2929
+  _globals['_PRESENCE']._serialized_end=2990
+  _globals['_TOUCHED']._serialized_start=2992
+  _globals['_TOUCHED']._serialized_end=3067
+  _globals['_CANCEL']._serialized_start=3069
+  _globals['_CANCEL']._serialized_end=3094
+  _globals['_HINT']._serialized_start=3096
+  _globals['_HINT']._serialized_end=3158
+  _globals['_DRAINING']._serialized_start=3160
+  _globals['_DRAINING']._serialized_end=3170
+  _globals['_HOPSERVICE']._serialized_start=3172
+  _globals['_HOPSERVICE']._serialized_end=3246
 # @@protoc_insertion_point(module_scope)

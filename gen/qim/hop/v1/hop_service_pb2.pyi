@@ -1,5 +1,6 @@
 from qim.common.v1 import error_pb2 as _error_pb2
 from qim.control.v1 import control_service_pb2 as _control_service_pb2
+from qim.conversation.v1 import conversation_service_pb2 as _conversation_service_pb2
 from qim.conversation.v1 import event_pb2 as _event_pb2
 from qim.gateway.v1 import gateway_pb2 as _gateway_pb2
 from google.protobuf.internal import containers as _containers
@@ -23,7 +24,7 @@ class HopReply(_message.Message):
     def __init__(self, answers: _Optional[_Iterable[_Union[HopAnswer, _Mapping]]] = ...) -> None: ...
 
 class HopCall(_message.Message):
-    __slots__ = ("call_id", "deadline_ms", "tenant_id", "user_id", "device_id", "commit", "open_device", "pull_mailbox", "acknowledge", "read_mailbox", "report", "pull_session_list", "mark_read", "rebase_shard", "rebuild_projection", "presence", "touched", "cancel")
+    __slots__ = ("call_id", "deadline_ms", "tenant_id", "user_id", "device_id", "commit", "open_device", "pull_mailbox", "acknowledge", "read_mailbox", "report", "pull_session_list", "mark_read", "rebase_shard", "rebuild_projection", "presence", "touched", "cancel", "create_conversation", "add_members", "remove_members")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     TENANT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +43,9 @@ class HopCall(_message.Message):
     PRESENCE_FIELD_NUMBER: _ClassVar[int]
     TOUCHED_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
+    CREATE_CONVERSATION_FIELD_NUMBER: _ClassVar[int]
+    ADD_MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_MEMBERS_FIELD_NUMBER: _ClassVar[int]
     call_id: int
     deadline_ms: int
     tenant_id: str
@@ -60,10 +64,13 @@ class HopCall(_message.Message):
     presence: Presence
     touched: Touched
     cancel: Cancel
-    def __init__(self, call_id: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., tenant_id: _Optional[str] = ..., user_id: _Optional[str] = ..., device_id: _Optional[str] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., open_device: _Optional[_Union[OpenDevice, _Mapping]] = ..., pull_mailbox: _Optional[_Union[_gateway_pb2.PullMailbox, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., read_mailbox: _Optional[_Union[ReadMailbox, _Mapping]] = ..., report: _Optional[_Union[_gateway_pb2.Report, _Mapping]] = ..., pull_session_list: _Optional[_Union[_gateway_pb2.PullSessionList, _Mapping]] = ..., mark_read: _Optional[_Union[_gateway_pb2.MarkRead, _Mapping]] = ..., rebase_shard: _Optional[_Union[_control_service_pb2.RebaseShardRequest, _Mapping]] = ..., rebuild_projection: _Optional[_Union[_control_service_pb2.RebuildProjectionRequest, _Mapping]] = ..., presence: _Optional[_Union[Presence, _Mapping]] = ..., touched: _Optional[_Union[Touched, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ...) -> None: ...
+    create_conversation: _conversation_service_pb2.CreateConversationRequest
+    add_members: _conversation_service_pb2.AddMembersRequest
+    remove_members: _conversation_service_pb2.RemoveMembersRequest
+    def __init__(self, call_id: _Optional[int] = ..., deadline_ms: _Optional[int] = ..., tenant_id: _Optional[str] = ..., user_id: _Optional[str] = ..., device_id: _Optional[str] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., open_device: _Optional[_Union[OpenDevice, _Mapping]] = ..., pull_mailbox: _Optional[_Union[_gateway_pb2.PullMailbox, _Mapping]] = ..., acknowledge: _Optional[_Union[Acknowledge, _Mapping]] = ..., read_mailbox: _Optional[_Union[ReadMailbox, _Mapping]] = ..., report: _Optional[_Union[_gateway_pb2.Report, _Mapping]] = ..., pull_session_list: _Optional[_Union[_gateway_pb2.PullSessionList, _Mapping]] = ..., mark_read: _Optional[_Union[_gateway_pb2.MarkRead, _Mapping]] = ..., rebase_shard: _Optional[_Union[_control_service_pb2.RebaseShardRequest, _Mapping]] = ..., rebuild_projection: _Optional[_Union[_control_service_pb2.RebuildProjectionRequest, _Mapping]] = ..., presence: _Optional[_Union[Presence, _Mapping]] = ..., touched: _Optional[_Union[Touched, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., create_conversation: _Optional[_Union[_conversation_service_pb2.CreateConversationRequest, _Mapping]] = ..., add_members: _Optional[_Union[_conversation_service_pb2.AddMembersRequest, _Mapping]] = ..., remove_members: _Optional[_Union[_conversation_service_pb2.RemoveMembersRequest, _Mapping]] = ...) -> None: ...
 
 class HopAnswer(_message.Message):
-    __slots__ = ("call_id", "error", "committed", "device_opened", "page", "cursor_rebased", "ack_ok", "report_ok", "session_list", "read_ok", "shard_rebased", "projection_rebuilt", "hint", "draining")
+    __slots__ = ("call_id", "error", "committed", "device_opened", "page", "cursor_rebased", "ack_ok", "report_ok", "session_list", "read_ok", "shard_rebased", "projection_rebuilt", "hint", "draining", "conversation_created", "members_added", "members_removed")
     CALL_ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     COMMITTED_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +85,9 @@ class HopAnswer(_message.Message):
     PROJECTION_REBUILT_FIELD_NUMBER: _ClassVar[int]
     HINT_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    CONVERSATION_CREATED_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_ADDED_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_REMOVED_FIELD_NUMBER: _ClassVar[int]
     call_id: int
     error: _error_pb2.Error
     committed: Committed
@@ -92,7 +102,10 @@ class HopAnswer(_message.Message):
     projection_rebuilt: _control_service_pb2.RebuildProjectionResponse
     hint: Hint
     draining: Draining
-    def __init__(self, call_id: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., device_opened: _Optional[_Union[DeviceOpened, _Mapping]] = ..., page: _Optional[_Union[Page, _Mapping]] = ..., cursor_rebased: _Optional[_Union[_gateway_pb2.CursorRebased, _Mapping]] = ..., ack_ok: _Optional[_Union[_gateway_pb2.AckOk, _Mapping]] = ..., report_ok: _Optional[_Union[_gateway_pb2.ReportOk, _Mapping]] = ..., session_list: _Optional[_Union[_gateway_pb2.SessionList, _Mapping]] = ..., read_ok: _Optional[_Union[_gateway_pb2.ReadOk, _Mapping]] = ..., shard_rebased: _Optional[_Union[_control_service_pb2.RebaseShardResponse, _Mapping]] = ..., projection_rebuilt: _Optional[_Union[_control_service_pb2.RebuildProjectionResponse, _Mapping]] = ..., hint: _Optional[_Union[Hint, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ...) -> None: ...
+    conversation_created: _conversation_service_pb2.CreateConversationResponse
+    members_added: _conversation_service_pb2.AddMembersResponse
+    members_removed: _conversation_service_pb2.RemoveMembersResponse
+    def __init__(self, call_id: _Optional[int] = ..., error: _Optional[_Union[_error_pb2.Error, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., device_opened: _Optional[_Union[DeviceOpened, _Mapping]] = ..., page: _Optional[_Union[Page, _Mapping]] = ..., cursor_rebased: _Optional[_Union[_gateway_pb2.CursorRebased, _Mapping]] = ..., ack_ok: _Optional[_Union[_gateway_pb2.AckOk, _Mapping]] = ..., report_ok: _Optional[_Union[_gateway_pb2.ReportOk, _Mapping]] = ..., session_list: _Optional[_Union[_gateway_pb2.SessionList, _Mapping]] = ..., read_ok: _Optional[_Union[_gateway_pb2.ReadOk, _Mapping]] = ..., shard_rebased: _Optional[_Union[_control_service_pb2.RebaseShardResponse, _Mapping]] = ..., projection_rebuilt: _Optional[_Union[_control_service_pb2.RebuildProjectionResponse, _Mapping]] = ..., hint: _Optional[_Union[Hint, _Mapping]] = ..., draining: _Optional[_Union[Draining, _Mapping]] = ..., conversation_created: _Optional[_Union[_conversation_service_pb2.CreateConversationResponse, _Mapping]] = ..., members_added: _Optional[_Union[_conversation_service_pb2.AddMembersResponse, _Mapping]] = ..., members_removed: _Optional[_Union[_conversation_service_pb2.RemoveMembersResponse, _Mapping]] = ...) -> None: ...
 
 class Commit(_message.Message):
     __slots__ = ("conversation_id", "drafts", "trace_parent")

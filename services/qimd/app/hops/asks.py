@@ -5,6 +5,14 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar, cast
 
 from qim.control.v1.control_service_pb2 import RebaseShardRequest, RebuildProjectionRequest
+from qim.conversation.v1.conversation_service_pb2 import (
+    AddMembersRequest,
+    AddMembersResponse,
+    CreateConversationRequest,
+    CreateConversationResponse,
+    RemoveMembersRequest,
+    RemoveMembersResponse,
+)
 from qim.conversation.v1.event_pb2 import EventKind
 from qim.gateway.v1 import gateway_pb2
 from qim.hop.v1 import hop_service_pb2 as hop
@@ -107,6 +115,39 @@ def _result(result: hop.CommitResult) -> Accepted | QimError:
         accepted.created_at_ms,
         accepted.duplicate,
     )
+
+
+# --- conversations ----------------------------------------------------------------------------
+
+
+def create_conversation(request: CreateConversationRequest) -> Ask[CreateConversationResponse]:
+    """`rooms.Conversations.CreateConversation`."""
+
+    def read(answer: HopAnswer) -> CreateConversationResponse:
+        _arm(answer, "conversation_created")
+        return answer.conversation_created
+
+    return Ask(HopCall(create_conversation=request), read)
+
+
+def add_members(request: AddMembersRequest) -> Ask[AddMembersResponse]:
+    """`rooms.Conversations.AddMembers`."""
+
+    def read(answer: HopAnswer) -> AddMembersResponse:
+        _arm(answer, "members_added")
+        return answer.members_added
+
+    return Ask(HopCall(add_members=request), read)
+
+
+def remove_members(request: RemoveMembersRequest) -> Ask[RemoveMembersResponse]:
+    """`rooms.Conversations.RemoveMembers`."""
+
+    def read(answer: HopAnswer) -> RemoveMembersResponse:
+        _arm(answer, "members_removed")
+        return answer.members_removed
+
+    return Ask(HopCall(remove_members=request), read)
 
 
 # --- mailbox ----------------------------------------------------------------------------------

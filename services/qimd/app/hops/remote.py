@@ -9,12 +9,21 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import TypeVar
 
+from qim.conversation.v1.conversation_service_pb2 import (
+    AddMembersRequest,
+    AddMembersResponse,
+    CreateConversationRequest,
+    CreateConversationResponse,
+    RemoveMembersRequest,
+    RemoveMembersResponse,
+)
 from qimd.app.hops import asks
 from qimd.app.hops.asks import Ask
 from qimd.app.hops.failures import Elsewhere
+from qimd.app.hops.rooms import Conversations
 from qimd.app.hops.router import Local, Router
 from qimd.core.errors import QimError, unavailable
-from qimd.core.ids import UserId
+from qimd.core.ids import ConversationId, TenantId, UserId
 from qimd.core.records import Accepted, ConversationKey, DeviceKey, SessionItem, UserKey
 from qimd.core.routing import RoutingTable
 from qimd.core.seq import MailboxSeq
@@ -37,6 +46,7 @@ from qimd.ports.store import ShardKind
 
 R = TypeVar("R")
 _Results = Sequence[Accepted | QimError]
+_Change = CreateConversationRequest | AddMembersRequest | RemoveMembersRequest
 
 
 class RemoteWriter:
@@ -96,6 +106,42 @@ class _Line:
         self.order = asyncio.Lock()
         self.shared = False
         """Two or more were under way at a time: if one fails, its place is lost."""
+
+
+class RemoteConversations:
+    """`rooms.Conversations`. `local` is what serves them for the writer shards of this process."""
+
+    def __init__(self, router: Router, table: RoutingTable, local: Conversations | None) -> None:
+        self._router = router
+        self._table = table
+        self._local = local
+
+    async def CreateConversation(
+        self, request: CreateConversationRequest
+    ) -> CreateConversationResponse:
+        """See the protocol."""
+        room = self._local
+        local = None if room is None else lambda: room.CreateConversation(request)
+        return await self._call(request, asks.create_conversation(request), local)
+
+    async def AddMembers(self, request: AddMembersRequest) -> AddMembersResponse:
+        """See the protocol."""
+        room = self._local
+        local = None if room is None else lambda: room.AddMembers(request)
+        return await self._call(request, asks.add_members(request), local)
+
+    async def RemoveMembers(self, request: RemoveMembersRequest) -> RemoveMembersResponse:
+        """See the protocol."""
+        room = self._local
+        local = None if room is None else lambda: room.RemoveMembers(request)
+        return await self._call(request, asks.remove_members(request), local)
+
+    async def _call(self, request: _Change, ask: Ask[R], local: Local[R] | None) -> R:
+        shard = self._table.writer_shard(
+            TenantId(request.tenant_id), ConversationId(request.conversation_id)
+        )
+        deadline_s = self._router.deadline_s(ask)
+        return await self._router.call(ShardKind.WRITER, shard, ask, local, deadline_s)
 
 
 class RemoteMailbox:

@@ -1,9 +1,17 @@
 """The called side: a call's message → the port of a room of this process → the answer's bytes."""
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from qim.control.v1.control_service_pb2 import RebaseShardResponse, RebuildProjectionResponse
+from qim.conversation.v1.conversation_service_pb2 import (
+    AddMembersRequest,
+    AddMembersResponse,
+    CreateConversationRequest,
+    CreateConversationResponse,
+    RemoveMembersRequest,
+    RemoveMembersResponse,
+)
 from qim.gateway.v1 import gateway_pb2
 from qim.hop.v1 import hop_service_pb2 as hop
 from qim.hop.v1.hop_service_pb2 import HopAnswer, HopCall
@@ -31,6 +39,23 @@ from qimd.ports.services import (
 R = TypeVar("R")
 
 
+class Conversations(Protocol):
+    """The administration of conversations as its handlers have it: calls of the contract that only
+    the owner of the writer shard can serve. Each is idempotent, and raises QimError.
+    """
+
+    async def CreateConversation(
+        self, request: CreateConversationRequest
+    ) -> CreateConversationResponse:
+        """Create a conversation with its first members."""
+
+    async def AddMembers(self, request: AddMembersRequest) -> AddMembersResponse:
+        """Add members by one membership event."""
+
+    async def RemoveMembers(self, request: RemoveMembersRequest) -> RemoveMembersResponse:
+        """Remove members by one membership event."""
+
+
 @dataclass(frozen=True, slots=True)
 class LocalRooms:
     """The rooms that other processes may call here. What a process does not run is None."""
@@ -41,6 +66,7 @@ class LocalRooms:
     sessions: Sessions | None = None
     session_operations: SessionOperations | None = None
     supplement: SessionSupplement | None = None
+    conversations: Conversations | None = None
 
 
 async def answer(rooms: LocalRooms, call: HopCall) -> bytes:
@@ -86,6 +112,8 @@ async def answer(rooms: LocalRooms, call: HopCall) -> bytes:
             return await _list(_here(rooms.sessions), call)
         case "mark_read":
             return await _mark_read(_here(rooms.sessions), call)
+        case "create_conversation" | "add_members" | "remove_members":
+            return await _administer(_here(rooms.conversations), call)
         case "rebase_shard":
             return await _rebase(_here(rooms.mailbox_operations), call)
         case "rebuild_projection":
@@ -150,6 +178,21 @@ def _result(result: Accepted | QimError) -> hop.CommitResult:
             duplicate=result.duplicate,
         )
     )
+
+
+async def _administer(conversations: Conversations, call: HopCall) -> bytes:
+    made = HopAnswer(call_id=call.call_id)
+    match call.WhichOneof("call"):
+        case "create_conversation":
+            created = await conversations.CreateConversation(call.create_conversation)
+            made.conversation_created.CopyFrom(created)
+        case "add_members":
+            added = await conversations.AddMembers(call.add_members)
+            made.members_added.CopyFrom(added)
+        case _:
+            removed = await conversations.RemoveMembers(call.remove_members)
+            made.members_removed.CopyFrom(removed)
+    return codec.encode(made)
 
 
 # --- mailbox ----------------------------------------------------------------------------------
