@@ -14,6 +14,9 @@ from qimd.app.hops.options import CHANNEL_OPTIONS
 from qimd.app.hops.peer import METHOD
 from qimd.contract.hops import request_frame
 from qimd.core.errors import ErrorCode, QimError
+from qimd.core.ids import UserId
+from qimd.core.records import DeliveredEvent
+from qimd.core.seq import MailboxSeq
 
 # --- bounds -----------------------------------------------------------------------------------
 
@@ -73,6 +76,26 @@ async def test_a_process_takes_no_more_of_a_stream_than_it_may_have_under_way(
     gate.set()
     await asyncio.gather(*calls)
     assert far.mailbox.calls == [f"open {n}" for n in range(20)]
+
+
+async def test_a_peer_that_does_not_read_its_answers_has_no_more_calls_begun(
+    hops: World, far: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "ANSWER_BYTES_MAX", 1024 * 1024)
+    # More than gRPC itself holds for a peer that does not read.
+    page = [DeliveredEvent(MailboxSeq(1), bytes(1024 * 1024))]
+    far.mailbox.boxes[UserId("ann")] = page
+    other = await hops.process("other")
+    async with Raw(far) as raw:
+        for number in range(1, 31):
+            pull = opening(number)
+            pull.pull_mailbox.SetInParent()
+            await raw.call.write(request_frame([pull.SerializeToString()]))
+            await other.to_sessions.list(user("ann"), b"", 0)
+        assert 1 < len(far.mailbox.calls) < 30
+        answered = 0
+        while answered < 30:
+            answered += len(HopReply.FromString(await raw.call.read()).answers)
 
 
 # --- what a peer may not do -------------------------------------------------------------------

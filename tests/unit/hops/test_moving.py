@@ -207,12 +207,14 @@ async def test_calls_to_an_address_where_nobody_is_find_the_new_owner(
 async def test_the_calls_of_a_lost_stream_end_at_the_owner(
     hops: World, near: Process, far: Process
 ) -> None:
-    far.mailbox.hold("open")
+    gate = far.mailbox.hold("open")
     call = asyncio.ensure_future(near.to_mailbox.open_device(device("ann")))
     await hops.bell.until(lambda: len(far.mailbox.calls) == 1)
-    call.cancel()
     near.peers.close()
-    await hops.bell.until(lambda: far.mailbox.cancelled == ["open ann"])
+    async with asyncio.timeout(REQUEST_TIMEOUT_S / 2):
+        await hops.bell.until(lambda: far.mailbox.cancelled == ["open ann"])
+    gate.set()
+    await call
 
 
 # --- draining ---------------------------------------------------------------------------------
