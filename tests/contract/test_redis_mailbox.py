@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -115,6 +116,21 @@ async def test_what_takes_parts_takes_all_of_them(
     assert [one.seq for one in await store.kept_records(0, SEQ_NONE, 9)] == [at(7)]
     found = await store.entry_seqs(user(NAMES[0]), key(), 1, 9)
     assert found == {n + 1: at(n) for n in range(4)}
+
+
+async def test_entries_of_a_user_that_moved_come_in_order_from_both_shards(
+    stores: RedisStores,
+) -> None:
+    store = stores.mailbox
+    for shard in (0, 1):
+        value(await store.open_shard(shard, TERM, FIRST))
+        records = [record(n, [block(0, ANNA)], shard=shard) for n in range(shard, 8, 2)]
+        value(await store.apply(replace(step_of(0, records), shard=shard, position=at(7))))
+    assert await seqs(store, ANNA) == [at(n) for n in range(8)]
+    page = await store.entries(user(), at(1), at(6), 3)
+    assert [entry.seq for entry in page] == [at(n) for n in range(2, 5)]
+    value(await store.expire_buckets(1, TERM, at(4), 9))
+    assert await seqs(store, ANNA) == [at(n) for n in (0, 2, 4, 5, 6, 7)]
 
 
 async def test_where_there_is_no_memory_days_can_still_go(server: Redis) -> None:

@@ -2,9 +2,9 @@
 -- Applies some records of a shard: see `ports.mailbox.ApplyStep`, and mailbox_step.py for how the
 -- step is packed.
 --
--- Records come in increasing seq, each with the number of its *run*: records for the same recipients
--- whose entries may be written together, one APPEND a user. Runs are in such an order that a user's
--- entries get written by increasing seq.
+-- Records come in increasing seq, each with the number of its *run*: records for the same
+-- recipients whose entries may be written together, one APPEND a user. Runs are in such an order
+-- that a user's entries get written by increasing seq.
 
 local shard, term, request_id, expected, position, next_offset, lagging = unpack(ARGV, 2, 8)
 local records, marks, days, runs = unpack(ARGV, 9, 12)

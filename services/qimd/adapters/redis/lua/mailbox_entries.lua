@@ -1,6 +1,6 @@
 #!lua flags=no-writes
--- A user's entries in (after, through], up to `limit` of each shard that the user has some in: their
--- seqs, and the records that they refer to.
+-- A user's entries in (after, through], up to `limit` of each shard that the user has some in:
+-- their seqs, and the records that they refer to.
 
 local user, after, through, limit = unpack(ARGV, 2)
 local seqs, records = {}, {}

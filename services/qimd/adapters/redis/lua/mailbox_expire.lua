@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Raises the floor, then drops the oldest records at or below it, up to `limit`, and, of the buckets
--- that have no record left, the entries of up to `users_max` users.
+-- Raises the floor, then drops the oldest records at or below it, up to `limit`, and, of the
+-- buckets that have no record left, the entries of up to `users_max` users.
 -- Answers how many records went, and 1 if there are users left to sweep.
 
 local shard, term, wanted_floor, limit, users_max = unpack(ARGV, 2)

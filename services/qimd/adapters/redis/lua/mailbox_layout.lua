@@ -1,9 +1,11 @@
--- How mailboxes lie in Redis. Each script's first argument is the prefix of all of their keys:
+-- How mailboxes lie in Redis. A script's first argument is the prefix of all of their keys. It makes
+-- the keys itself, since which ones a step needs is known only amid it; a Redis Cluster, which would
+-- have to know before, is refused at start.
 --
 --   shard:<shard>              hash    its state: term, next_offset, position, lagging, floor, ...
 --   epochs:<shard>             list    its boundaries: epoch (4 bytes), first offset (8), identity
 --   days:<shard>               list    its day buckets: day (8 bytes), first seq (8)
---   marks:<shard>              hash    conversation -> its epoch marks: epoch (8 bytes), first seq (8)
+--   marks:<shard>              hash    conversation -> its marks: epoch (8 bytes), first seq (8)
 --   folding:<shard>            set     the conversations that have more than one mark
 --   progress:<shard>:<2 bytes> hash    dispatch_id -> lanes done (8 bytes), digest (16)
 --   kept:<shard>               hash    seq -> a log record that a lagging lane needs

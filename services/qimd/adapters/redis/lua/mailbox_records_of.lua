@@ -1,6 +1,6 @@
 #!lua flags=no-writes
--- All records of some events (their ids, 16 bytes each): the shard (4 bytes) and seq (8) of each, and
--- the records.
+-- All records of some events (their ids, 16 bytes each): the shard (4 bytes) and seq (8) of each,
+-- and the records.
 
 local places, records = {}, {}
 for start = 1, #ARGV[2], 16 do

@@ -1,5 +1,6 @@
 #!lua
--- Makes a term the partition's; a missing checkpoint begins as the given one. Answers the stored one.
+-- Makes a term the partition's; a missing checkpoint begins as the given one. Answers the stored
+-- one.
 
 local partition, term, meta, next_offset = unpack(ARGV, 2)
 local key = partition_key(partition)

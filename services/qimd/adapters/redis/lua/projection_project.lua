@@ -30,7 +30,8 @@ local function read_group(json)
   return group
 end
 
--- Someone who sent none of the events: unread grows by the messages above what was applied and read.
+-- Someone who sent none of the events: unread grows by the messages above what was applied, and
+-- read.
 local function unread_by(group, applied, mark)
   local bound = math.max(applied, mark)
   if bound < group.first then return #group.messages end

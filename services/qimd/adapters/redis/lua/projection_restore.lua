@@ -1,7 +1,7 @@
 #!lua
--- Puts rows of a rebuild in their places: see `ports.projection.RestoreStep`. Each is six arguments:
--- user, conversation, activity, applied_seq, unread, read mark. Answers the places, from 0, of those
--- whose read mark is another.
+-- Puts rows of a rebuild in their places: see `ports.projection.RestoreStep`. Each is six
+-- arguments: user, conversation, activity, applied_seq, unread, read mark. Answers the places, from
+-- 0, of those whose read mark is another.
 
 local partition, term = ARGV[2], ARGV[3]
 local refusal = refused(partition, term)
