@@ -8,9 +8,10 @@ from contextlib import ExitStack
 
 import pytest
 from tests.contract.engines import PARTITIONS, RECORD_BYTES_MAX, RETENTION_MS, Engine
+from tests.contract.kafka_engine import patient
 from tests.engines.kafka import Kafka, cluster
 
-from qimd.adapters.kafka import Cluster, Demands, KafkaLog, create_topic, gate, open_kafka
+from qimd.adapters.kafka import Demands, KafkaLog, create_topic, gate, open_kafka
 from qimd.adapters.kafka.topic import look
 from qimd.app.runtime import AsyncioRuntime
 from qimd.core.errors import QimError
@@ -24,7 +25,8 @@ ENGINES = ("kafka",)
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Kafka]]:
     """A cluster that misses a dead broker soon."""
-    members = cluster(tmp_path_factory.mktemp("kafka"), broker_session_timeout_ms="3000")
+    settings = {"broker.session.timeout.ms": "3000"}
+    members = cluster(tmp_path_factory.mktemp("kafka"), settings)
     with ExitStack() as stack, ThreadPoolExecutor() as threads:
         for member in members:
             stack.callback(kill, member)
@@ -42,7 +44,7 @@ async def log(engine: Engine, servers: list[Kafka]) -> AsyncIterator[KafkaLog]:
     addresses = ",".join(server.address for server in servers)
     topic = f"qim.dispatch.{uuid.uuid4().hex}"
     runtime = AsyncioRuntime(Metrics())
-    async with open_kafka(Cluster.at(addresses), runtime, topic) as made:
+    async with open_kafka(patient(addresses), runtime, topic) as made:
         await create_topic(
             made,
             partitions=PARTITIONS,

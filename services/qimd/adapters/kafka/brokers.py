@@ -7,8 +7,10 @@ behind it: each reader and each producer has connections of its own.
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiokafka.conn import AIOKafkaConnection, create_conn
@@ -22,6 +24,9 @@ REQUEST_TIMEOUT_S: Final = 5.0
 one settles within the writer's self-fence deadline."""
 
 _CLOSE_WITHIN_S: Final = 1.0
+
+# At DEBUG it writes out every request, also those that carry a password.
+logging.getLogger("aiokafka.conn").setLevel(logging.INFO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +44,31 @@ class Cluster:
     bootstrap: Sequence[Node]
     client_id: str = "qim"
     request_timeout_s: float = REQUEST_TIMEOUT_S
+    tls: ssl.SSLContext | None = None
+    username: str = ""
+    """Empty: the brokers ask for none."""
+    password: str = field(default="", repr=False)
+    sasl_mechanism: str = "SCRAM-SHA-512"
+    """Or SCRAM-SHA-256, or PLAIN."""
 
     @classmethod
     def at(cls, addresses: str) -> "Cluster":
         """From `host:port[,host:port…]`. Raises ValueError."""
         pairs = [address.strip().rpartition(":") for address in addresses.split(",")]
         return cls(tuple(Node(host.strip("[]"), int(port)) for host, _, port in pairs))
+
+    def connecting(self) -> Mapping[str, Any]:
+        """What aiokafka's connection wants to know, besides whom it is to."""
+        protocol = "PLAINTEXT" if self.tls is None else "SSL"
+        return {
+            "client_id": self.client_id,
+            "request_timeout_ms": round(self.request_timeout_s * 1000),
+            "security_protocol": f"SASL_{protocol}" if self.username else protocol,
+            "ssl_context": self.tls,
+            "sasl_mechanism": self.sasl_mechanism if self.username else None,
+            "sasl_plain_username": self.username,
+            "sasl_plain_password": self.password,
+        }
 
 
 class Brokers:
@@ -114,10 +138,7 @@ class Brokers:
             self._family.add(self)
             if connection is None or not connection.connected():
                 connection = self._connections[node] = await create_conn(
-                    node.host,
-                    node.port,
-                    client_id=self.cluster.client_id,
-                    request_timeout_ms=round(self.cluster.request_timeout_s * 1000),
+                    node.host, node.port, **self.cluster.connecting()
                 )
             return connection
 
