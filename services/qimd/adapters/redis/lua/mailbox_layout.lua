@@ -1,6 +1,6 @@
--- How mailboxes lie in Redis. A script's first argument is the prefix of all of their keys. It makes
--- the keys itself, since which ones a step needs is known only amid it; a Redis Cluster, which would
--- have to know before, is refused at start.
+-- How mailboxes lie in Redis. A script's first argument is the prefix of all of their keys. It
+-- makes the keys itself, since which ones a step needs is known only amid it; a Redis Cluster,
+-- which would have to know before, is refused at start.
 --
 --   shard:<shard>              hash    its state: term, next_offset, position, lagging, floor, ...
 --   epochs:<shard>             list    its boundaries: epoch (4 bytes), first offset (8), identity
