@@ -34,8 +34,8 @@ _log = logger("hops")
 
 SERVICE: Final = hop.DESCRIPTOR.services_by_name["HopService"]
 
-CALLS_MAX: Final = 1024
-"""Calls of one peer under way here: their answers, if all are full pages, are 1 GiB."""
+CALLS_MAX: Final = 512
+"""Calls of one peer under way here: if all of them bring full pages at once, that is 512 MiB."""
 
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 """What waits for a peer that does not read; its next calls are not begun until it does."""
