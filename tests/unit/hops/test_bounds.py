@@ -13,6 +13,7 @@ from qimd.app.hops import peer, server
 from qimd.app.hops.options import CHANNEL_OPTIONS
 from qimd.app.hops.peer import METHOD
 from qimd.contract.hops import request_frame
+from qimd.contract.violation import ContractViolation, Reason
 from qimd.core.errors import ErrorCode, QimError
 from qimd.core.ids import UserId
 from qimd.core.records import DeliveredEvent
@@ -197,8 +198,15 @@ async def _garbage(*_: object) -> bytes:
     return b"\xff\xff"
 
 
-async def test_a_defect_of_a_room_is_internal_and_says_no_more(near: Process, far: Process) -> None:
-    far.mailbox.fails["open"] = RuntimeError("the body of a message")
+@pytest.mark.parametrize(
+    "defect",
+    [RuntimeError("the body of a message"), ContractViolation("qim.M", Reason.ZERO, field="body")],
+    ids=["any", "what this side can't encode"],
+)
+async def test_a_defect_of_a_room_is_internal_and_says_no_more(
+    near: Process, far: Process, defect: Exception
+) -> None:
+    far.mailbox.fails["open"] = defect
     with pytest.raises(QimError) as raised:
         await near.to_mailbox.open_device(device("ann"))
     assert raised.value.code is ErrorCode.INTERNAL
