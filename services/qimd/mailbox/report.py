@@ -91,7 +91,9 @@ class Verifier:
         if state is None or state.dispatched_through < absent[0]:
             return False
         # Read behind dispatched_through: whatever was dispatched by then lies below it.
-        high = (await self._ports.log.watermarks(shard.shard)).high
+        high = await self._log_end(shard)
+        if high is None:
+            return False
         try:
             await self._ports.runtime.wait_for(shard.passed(high), CATCH_UP_WAIT_S)
         except TimeoutError:
@@ -104,6 +106,14 @@ class Verifier:
             return False
         # It is gone: below covered_through it was, unless it came after what the page covered.
         return await self._was_below(shard, report, [n for n in dispatched if n not in seqs])
+
+    async def _log_end(self, shard: Shard) -> int | None:
+        """The end of the log that the shard reads; None if that is not the one at hand. Below the
+        end of another log the shard may have passed everything, and nothing of it.
+        """
+        high = (await self._ports.log.watermarks(shard.shard)).high
+        identity = await self._ports.log.identity()
+        return high if identity.text == shard.ready().boundaries[-1].log_identity else None
 
     async def _was_below(self, shard: Shard, report: GapReport, absent: Sequence[int]) -> bool:
         """Whether a record of the event in the user's shard lies at or below covered_through, or

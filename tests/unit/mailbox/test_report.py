@@ -212,3 +212,19 @@ async def test_a_report_outside_its_limits_is_refused_by_name(
             with pytest.raises(QimError) as error:
                 await reported(world, member, key, 0, first, last, kind)
             assert (error.value.code, error.value.field) == (ErrorCode.INVALID_ARGUMENT, field)
+
+
+async def test_what_went_to_a_log_that_nobody_reads_yet_was_not_passed() -> None:
+    """The shard stands beyond the end of a log that was made anew, and has passed nothing of it."""
+    async with ManualRuntime() as runtime:
+        world = World(runtime)
+        member = user_in_lane(world.table, 3)
+        async with world.serving() as serving:
+            key, _ = await world.chat("c", [member], 4)
+            await serving.reads()
+            world.cluster.topic.recreate(silently=True)
+            newest = await world.send(key, "to the new log", member)
+            await world.dispatch(newest)
+            number = newest.conversation_seq
+            assert not await reported(world, member, key, serving.w(member), number, number)
+            assert world.zero("covered_through_unmaterialized_total") == 0
