@@ -20,12 +20,12 @@ from tests.contract.cassandra_engine import runs_here, shared_driver
 from tests.contract.cassandra_faults import FaultySession, deployment
 
 from qimd.adapters.scylla import ScyllaBackends
-from qimd.adapters.scylla.mailbox_records import segment_of, segments
+from qimd.adapters.scylla.mailbox_records import SPAN_BITS, segment_of, segments
 from qimd.adapters.scylla.mailbox_shards import EpochEnd, ShardRow
 from qimd.core.ids import content_digest, dispatch_id
 from qimd.core.outcome import Refusal, Unknown
 from qimd.core.records import LaneBlock
-from qimd.core.seq import SEQ_MAX, SEQ_NONE, mailbox_seq
+from qimd.core.seq import SEQ_MAX, SEQ_NONE, MailboxSeq, mailbox_seq
 from qimd.ports.mailbox import ApplyStep, EpochBoundary, EpochMark, RecordStep, ShardState
 
 FIRST = EpochBoundary(1, 0, "cluster/topic")
@@ -82,6 +82,7 @@ async def entries(backends: ScyllaBackends) -> int:
 
 STAGES = (
     "INSERT INTO mailbox_marks",
+    "INSERT INTO mailbox_places",
     "INSERT INTO mailbox_entries",
     "INSERT INTO mailbox_records",
     "INSERT INTO mailbox_blocks",
@@ -177,6 +178,33 @@ async def test_what_an_ended_epoch_had_finished_still_counts_lane_by_lane(
     for name, seq in ((ANNA, mailbox_seq(1, 0)), (BEN, mailbox_seq(2, 0))):
         found = await mailbox.entries(user(name), SEQ_NONE, SEQ_MAX, 10)
         assert [entry.seq for entry in found] == [seq]
+
+
+@runs_here
+async def test_entries_of_many_spans_are_one_mailbox(backends: ScyllaBackends) -> None:
+    """A page begins with one span and takes more of them at a time; expiry goes across them."""
+    mailbox = backends.mailbox
+    one = first_step(value(await mailbox.open_shard(0, 1, FIRST)))
+    seqs = [mailbox_seq(1, number << (SPAN_BITS - 8)) for number in range(70)]
+    records = []
+    for number, seq in enumerate(seqs, 1):
+        of = ref(event(number))
+        name = dispatch_id(of.event_id, 0, 0)
+        records.append(replace(one.records[0], seq=seq, ref=of, dispatch_id=name))
+    value(await mailbox.apply(replace(one, records=records, position=seqs[-1])))
+
+    async def page(after: MailboxSeq, through: MailboxSeq, limit: int) -> list[MailboxSeq]:
+        found = await mailbox.entries(user(BEN), after, through, limit)
+        return [entry.seq for entry in found]
+
+    assert await page(SEQ_NONE, SEQ_MAX, 1_000) == seqs
+    assert await page(seqs[2], seqs[60], 1_000) == seqs[3:61]
+    assert await page(seqs[2], seqs[60], 9) == seqs[3:12]
+    assert await page(seqs[3], seqs[3], 9) == []
+    found = await mailbox.entry_seqs(user(BEN), key(), 5, 66)
+    assert found == {number: seqs[number - 1] for number in range(5, 67)}
+    assert value(await mailbox.expire_buckets(0, 1, seqs[1], 9)) == 2
+    assert await page(SEQ_NONE, SEQ_MAX, 1_000) == seqs[2:]
 
 
 @runs_here

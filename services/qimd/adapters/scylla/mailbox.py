@@ -10,19 +10,22 @@ from qimd.adapters.scylla.conversation_rows import bucket_of, chunks
 from qimd.adapters.scylla.mailbox_apply import (
     Done,
     Partitions,
+    Place,
     done_of,
     entry_writes,
     judge,
     mark_writes,
     moved,
+    place_writes,
+    places_of,
     progress_writes,
     verdicts_of,
 )
 from qimd.adapters.scylla.mailbox_reads import MailboxReads, marks_of
-from qimd.adapters.scylla.mailbox_records import segment_of
+from qimd.adapters.scylla.mailbox_records import segment_of, span_of
 from qimd.adapters.scylla.mailbox_shards import Become, ShardRow, held
 from qimd.adapters.scylla.rising import rising
-from qimd.adapters.scylla.session import DECISIONS_MAX, Write, begun, contended, step
+from qimd.adapters.scylla.session import DECISIONS_MAX, Session, Write, begun, contended, step
 from qimd.core.ids import DispatchId, TenantId, UserId
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal, Unknown
 from qimd.core.parameters import LANES
@@ -42,6 +45,9 @@ KEPT_MAX: Final = 64
 """Kept records of one conditional write: with the largest records 5 MiB, below what an engine takes
 as one mutation (16 MiB)."""
 
+PLACED_MAX: Final = 65_536
+"""Places of a shard that are remembered, about 10 MB; then it is begun anew."""
+
 DROPS_MAX: Final = 1_000
 """Kept records that one conditional write drops."""
 
@@ -54,11 +60,16 @@ DELETE FROM mailbox_marks WHERE deployment = ? AND shard = ? AND bucket = ?
 AND tenant = ? AND conversation = ? AND fencing_epoch = ? AND first_seq = ?
 """
 _BLOCKS: Final = """
-SELECT seq, users FROM mailbox_blocks
+SELECT seq, lane, users FROM mailbox_blocks
 WHERE deployment = ? AND shard = ? AND segment = ? AND seq >= ? AND seq <= ?
 """
 _DROP_ENTRIES: Final = """
-DELETE FROM mailbox_entries WHERE deployment = ? AND tenant = ? AND user_id = ? AND seq <= ?
+DELETE FROM mailbox_entries
+WHERE deployment = ? AND shard = ? AND lane = ? AND span = ?
+AND tenant = ? AND user_id = ? AND seq <= ?
+"""
+_DROP_PLACES: Final = """
+DELETE FROM mailbox_places WHERE deployment = ? AND tenant = ? AND user_id = ? AND span < ?
 """
 _IN_SEGMENT: Final = "WHERE deployment = ? AND shard = ? AND segment = ? AND seq <= ?"
 _DROP_RECORDS: Final = f"DELETE FROM mailbox_records {_IN_SEGMENT}"
@@ -80,8 +91,30 @@ _ACKED: Final = f"UPDATE devices USING TIMESTAMP ? SET acked = ? {_OF_DEVICE}"
 _HANDED: Final = f"UPDATE devices USING TIMESTAMP ? SET handed = ? {_OF_DEVICE}"
 
 
+class Placed:
+    """Places that are known to be stored: a user's next entry mostly goes where the last did."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, set[Place]] = {}
+
+    def missing(self, shard: int, places: set[Place]) -> set[Place]:
+        """Those that are not known to be."""
+        return places - self._known.get(shard, set())
+
+    def add(self, shard: int, places: set[Place]) -> None:
+        """They are stored."""
+        known = self._known.setdefault(shard, set())
+        if len(known) > PLACED_MAX:
+            known.clear()
+        known |= places
+
+
 class ScyllaMailboxStore(MailboxReads):
     """`ports.mailbox.MailboxStore`."""
+
+    def __init__(self, session: Session, deployment: str) -> None:
+        super().__init__(session, deployment)
+        self._placed = Placed()
 
     # --- the shard's steps ---
 
@@ -110,13 +143,16 @@ class ScyllaMailboxStore(MailboxReads):
                 return answered or contended()
             done = await self._done(step)
         verdicts = verdicts_of(row, step, done)
+        places = places_of(step, verdicts)
         for writes in (
             mark_writes(self._deployment, step),
+            place_writes(self._deployment, step.shard, self._placed.missing(step.shard, places)),
             entry_writes(self._deployment, step, verdicts),
         ):
             written = await self._session.write_all(writes)
             if not isinstance(written, Applied):
                 return written
+        self._placed.add(step.shard, places)
         progressed = await self._session.write_all(
             progress_writes(self._deployment, step, verdicts)
         )
@@ -221,21 +257,27 @@ class ScyllaMailboxStore(MailboxReads):
         return await self._shards.change(row.state.shard, note_gone)
 
     async def _entry_drops(self, records: Sequence[MaterialisedRecord]) -> Partitions:
-        """A drop for each user of the records: of all up to the last one, since they go in order
-        and a user's entries are all of one shard.
+        """A drop for each user of the records in each place: of all up to the last record, since
+        they go in order.
         """
         by_segment: dict[int, list[MaterialisedRecord]] = {}
         for record in records:
             by_segment.setdefault(segment_of(record.seq), []).append(record)
-        owners: set[tuple[TenantId, UserId]] = set()
+        found: set[tuple[tuple[str, int, int, int], TenantId, UserId]] = set()
         for segment, some in by_segment.items():
-            tenants = {record.seq: record.ref.key.tenant for record in some}
-            place = (self._deployment, some[0].shard, segment, some[0].seq, some[-1].seq)
-            for seq, users in await self._session.rows(_BLOCKS, *place):
-                owners.update((tenants[seq], user) for user in users if seq in tenants)
-        return [
-            [Write(_DROP_ENTRIES, (self._deployment, *owner, records[-1].seq))] for owner in owners
-        ]
+            shard, tenants = some[0].shard, {one.seq: one.ref.key.tenant for one in some}
+            bounds = (self._deployment, shard, segment, some[0].seq, some[-1].seq)
+            for seq, lane, users in await self._session.rows(_BLOCKS, *bounds):
+                place = (self._deployment, shard, lane, span_of(seq))
+                found.update((place, tenants[seq], user) for user in users if seq in tenants)
+        drops: dict[object, list[Write]] = {}
+        for place, tenant, user in found:
+            last = records[-1].seq
+            write = Write(_DROP_ENTRIES, (*place, tenant, user, last))
+            drops.setdefault(place, []).append(write)
+            behind = Write(_DROP_PLACES, (self._deployment, tenant, user, span_of(last)))
+            drops[tenant, user] = [behind]
+        return list(drops.values())
 
     def _record_drops(self, records: Sequence[MaterialisedRecord]) -> Partitions:
         drops: list[list[Write]] = []

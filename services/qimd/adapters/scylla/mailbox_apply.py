@@ -21,12 +21,14 @@ from qimd.adapters.scylla.mailbox_records import (
     RECORD_MARKS,
     record_values,
     segment_of,
+    span_of,
 )
 from qimd.adapters.scylla.mailbox_shards import NO_SHARD, STALE_TERM, Become, ShardRow
 from qimd.adapters.scylla.session import Row, Write
-from qimd.core.ids import DispatchId, EventId
+from qimd.core.ids import DispatchId, EventId, TenantId, UserId
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
 from qimd.core.parameters import LANES
+from qimd.core.records import EventRef
 from qimd.ports.mailbox import (
     ApplyStep,
     MaterialisedRecord,
@@ -39,6 +41,9 @@ Verdicts = tuple[RecordVerdict, ...]
 Partitions = Sequence[Sequence[Write]]
 """Writes by partition."""
 
+Place = tuple[int, int, TenantId, UserId]
+"""(span, lane, tenant, user): a shard has entries of the user there."""
+
 _WORD: Final = 1 << 64
 
 _MARK: Final = """
@@ -47,9 +52,13 @@ INSERT INTO mailbox_marks (deployment, shard, bucket, tenant, conversation,
 VALUES (?, ?, ?, ?, ?, ?, ?)
 """
 _ENTRY: Final = """
-INSERT INTO mailbox_entries (deployment, tenant, user_id, seq, conversation, conversation_seq,
-                             event_kind, sender, at_ms, shard, lane)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO mailbox_entries (deployment, shard, lane, span, tenant, user_id, seq,
+                             conversation, conversation_seq, event_kind, sender, at_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_PLACE: Final = """
+INSERT INTO mailbox_places (deployment, tenant, user_id, span, shard, lane)
+VALUES (?, ?, ?, ?, ?, ?)
 """
 _RECORD: Final = f"""
 INSERT INTO mailbox_records (deployment, shard, segment, seq, {RECORD_COLUMNS})
@@ -181,6 +190,25 @@ def mark_writes(deployment: str, step: ApplyStep) -> Partitions:
     return list(partitions.values())
 
 
+def places_of(step: ApplyStep, verdicts: Verdicts) -> set[Place]:
+    """Where the entries of the lanes that are new go."""
+    return {
+        (span_of(record.seq), block.lane, record.ref.key.tenant, user)
+        for record, verdict in zip(step.records, verdicts, strict=True)
+        for block in record.blocks
+        if verdict.applied >> block.lane & 1
+        for user in block.users
+    }
+
+
+def place_writes(deployment: str, shard: int, places: Iterable[Place]) -> Partitions:
+    """What tells a user's reader where to look."""
+    return [
+        [Write(_PLACE, (deployment, tenant, user, span, shard, lane))]
+        for span, lane, tenant, user in places
+    ]
+
+
 def entry_writes(deployment: str, step: ApplyStep, verdicts: Verdicts) -> Partitions:
     """The entries of the lanes that are new, and the records that made them."""
     partitions: dict[object, list[Write]] = {}
@@ -192,14 +220,15 @@ def entry_writes(deployment: str, step: ApplyStep, verdicts: Verdicts) -> Partit
         values = record_values(_shared(step, record))
         records.append(Write(_RECORD, (*segment, record.seq, *values)))
         blocks = partitions.setdefault(("block", segment), [])
+        tenant, entry = record.ref.key.tenant, _entry(record.ref)
         for block in record.blocks:
             if verdict.applied >> block.lane & 1:
                 users = list(block.users)
                 blocks.append(Write(_BLOCK, (*segment, record.seq, block.lane, users)))
-                entry = _entry(step, record, block.lane)
-                for user in block.users:
-                    owner = (deployment, record.ref.key.tenant, user)
-                    partitions.setdefault(owner, []).append(Write(_ENTRY, (*owner, *entry)))
+                place = (deployment, step.shard, block.lane, span_of(record.seq))
+                partitions.setdefault(place, []).extend(
+                    Write(_ENTRY, (*place, tenant, user, record.seq, *entry)) for user in users
+                )
     return list(partitions.values())
 
 
@@ -215,18 +244,14 @@ def progress_writes(deployment: str, step: ApplyStep, verdicts: Verdicts) -> Par
     return list(partitions.values())
 
 
-def _entry(step: ApplyStep, record: RecordStep, lane: int) -> tuple[object, ...]:
-    """What the entries of one lane have in common."""
-    ref = record.ref
+def _entry(ref: EventRef) -> tuple[object, ...]:
+    """What the entries of a record have in common."""
     return (
-        record.seq,
         ref.key.conversation,
         ref.conversation_seq,
         ref.kind,
         ref.sender or "",
         ref.created_at_ms,
-        step.shard,
-        lane,
     )
 
 

@@ -7,34 +7,41 @@ then. It is passed over here: a lane's watermark at the end of its epoch says wh
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from itertools import chain, groupby
+from operator import itemgetter
 from typing import Final
 
 from qimd.adapters.scylla.conversation_rows import BUCKETS, bucket_of
 from qimd.adapters.scylla.mailbox_apply import unsigned
 from qimd.adapters.scylla.mailbox_records import (
     RECORD_COLUMNS,
+    epoch_of_span,
     record_of,
     segment_of,
     segments,
+    span_of,
 )
 from qimd.adapters.scylla.mailbox_shards import ShardRow, Shards
 from qimd.adapters.scylla.session import Row, Session
 from qimd.core.ids import ConversationId, EventId, UserId, event_id
 from qimd.core.parameters import LANES
 from qimd.core.records import ConversationKey, EventRef, UserKey
-from qimd.core.seq import SEQ_MAX, MailboxSeq, epoch_of
+from qimd.core.seq import SEQ_MAX, SEQ_NONE, MailboxSeq, epoch_of
 from qimd.ports.mailbox import Entry, EpochMark, KeptRecord, MaterialisedRecord, ShardState
 from qimd.ports.store import key_of
 
-_ENTRY_COLUMNS: Final = (
-    "seq, shard, lane, conversation, conversation_seq, event_kind, sender, at_ms"
-)
-_OF_USER: Final = "FROM mailbox_entries WHERE deployment = ? AND tenant = ? AND user_id = ?"
-_ENTRIES: Final = f"SELECT {_ENTRY_COLUMNS} {_OF_USER} AND seq > ? AND seq <= ? LIMIT ?"
-# Filtered within one user's partition.
+_PLACES: Final = """
+SELECT span, shard, lane FROM mailbox_places
+WHERE deployment = ? AND tenant = ? AND user_id = ? AND span >= ? AND span <= ?
+"""
+_OF_USER: Final = """
+SELECT seq, conversation, conversation_seq, event_kind, sender, at_ms FROM mailbox_entries
+WHERE deployment = ? AND shard = ? AND lane = ? AND span = ? AND tenant = ? AND user_id = ?
+"""
+_ENTRIES: Final = f"{_OF_USER} AND seq > ? AND seq <= ? LIMIT ?"
+# Filtered within what one user has in one span.
 _OF_CONVERSATION: Final = f"""
-SELECT {_ENTRY_COLUMNS} {_OF_USER} AND conversation = ? AND conversation_seq >= ?
-AND conversation_seq <= ? ALLOW FILTERING
+{_OF_USER} AND conversation = ? AND conversation_seq >= ? AND conversation_seq <= ? ALLOW FILTERING
 """
 _RECORDS: Final = f"""
 SELECT seq, {RECORD_COLUMNS} FROM mailbox_records
@@ -59,6 +66,12 @@ _KEPT: Final = """
 SELECT behind, seq, at_ms, value FROM mailbox_shards
 WHERE deployment = ? AND shard = ? AND seq > ? LIMIT ?
 """
+
+
+Place = tuple[int, int, int]
+"""(span, shard, lane)"""
+
+SPANS_AT_ONCE_MAX: Final = 64
 
 
 class MailboxReads:
@@ -162,36 +175,80 @@ class MailboxReads:
     async def entries(
         self, user: UserKey, after: MailboxSeq, through: MailboxSeq, limit: int
     ) -> Sequence[Entry]:
+        places = await self._places(user, span_of(after), span_of(through))
+        shards = await self._ended(places, through)
+        spans = [list(some) for _, some in groupby(places, key=itemgetter(0))]
         found: list[Entry] = []
-        place = (self._deployment, user.tenant, user.user)
+        at_once = 1
+        # A page is nearly always of one span; who was away for long has its entries in many.
+        while spans and len(found) < limit:
+            some, spans = spans[:at_once], spans[at_once:]
+            pages = await asyncio.gather(
+                *(
+                    self._entries(user, place, shards.get(place[1]), after, through, limit)
+                    for span in some
+                    for place in span
+                )
+            )
+            found.extend(sorted(chain(*pages), key=lambda entry: entry.seq))
+            at_once = min(2 * at_once, SPANS_AT_ONCE_MAX)
+        return found[:limit]
+
+    async def _entries(
+        self,
+        user: UserKey,
+        place: Place,
+        shard: ShardRow | None,
+        after: int,
+        through: int,
+        limit: int,
+    ) -> list[Entry]:
+        """Up to `limit` of one place that count: all do, unless its epoch has ended."""
+        span, number, lane = place
+        partition = (self._deployment, number, lane, span, user.tenant, user.user)
+        found: list[Entry] = []
         while len(found) < limit:
-            rows = await self._session.rows(_ENTRIES, *place, after, through, limit)
-            found.extend(await self._entries(user, rows, through))
+            rows = await self._session.rows(_ENTRIES, *partition, after, through, limit)
+            found.extend(
+                _entry(user, row) for row in rows if shard is None or shard.counts(row[0], lane)
+            )
             if len(rows) < limit:
                 break
             after = rows[-1][0]
-        return found[:limit]
+        return found
 
     async def entry_seqs(
         self, user: UserKey, key: ConversationKey, from_seq: int, through_seq: int
     ) -> Mapping[int, MailboxSeq]:
         if user.tenant != key.tenant:
             return {}
-        place = (self._deployment, user.tenant, user.user)
-        wanted = (key.conversation, from_seq, through_seq)
-        rows = await self._session.rows(_OF_CONVERSATION, *place, *wanted)
-        entries = await self._entries(user, rows, SEQ_MAX)
-        return {entry.ref.conversation_seq: entry.seq for entry in entries}
-
-    async def _entries(self, user: UserKey, rows: Sequence[Row], through: int) -> list[Entry]:
-        """Those that count. In the epoch of a watermark `through` all do."""
-        epoch = epoch_of(through)
-        shards = await self._rows_of({shard for seq, shard, *_ in rows if epoch_of(seq) < epoch})
-        return [
-            _entry(user, seq, tuple(columns))
-            for seq, shard, lane, *columns in rows
+        places = await self._places(user, span_of(SEQ_NONE), span_of(SEQ_MAX))
+        shards = await self._ended(places, SEQ_MAX)
+        wanted = (user.tenant, user.user, key.conversation, from_seq, through_seq)
+        pages = await self._session.rows_of_each(
+            _OF_CONVERSATION,
+            ((self._deployment, shard, lane, span, *wanted) for span, shard, lane in places),
+        )
+        return {
+            conversation_seq: MailboxSeq(seq)
+            for (_, shard, lane), rows in zip(places, pages, strict=True)
+            for seq, _, conversation_seq, *_ in rows
             if shard not in shards or shards[shard].counts(seq, lane)
-        ]
+        }
+
+    async def _places(self, user: UserKey, first: int, last: int) -> Sequence[Place]:
+        """Where the user has entries, in the order of spans."""
+        rows = await self._session.rows(
+            _PLACES, self._deployment, user.tenant, user.user, first, last
+        )
+        return [(span, shard, lane) for span, shard, lane in rows]
+
+    async def _ended(self, places: Sequence[Place], through: int) -> Mapping[int, ShardRow]:
+        """The shards of which an epoch may have ended. That of a watermark `through` has not."""
+        epoch = epoch_of(through)
+        return await self._rows_of(
+            {shard for span, shard, _ in places if epoch_of_span(span) < epoch}
+        )
 
     # --- what they share ---
 
@@ -229,8 +286,8 @@ def _records(shards: Mapping[int, ShardRow], rows: Sequence[Row]) -> list[Materi
     return [found[place] for place in sorted(found)]
 
 
-def _entry(user: UserKey, seq: int, columns: Row) -> Entry:
-    conversation, conversation_seq, kind, sender, at_ms = columns
+def _entry(user: UserKey, row: Row) -> Entry:
+    seq, conversation, conversation_seq, kind, sender, at_ms = row
     key = ConversationKey(user.tenant, ConversationId(conversation))
     identity = event_id(user.tenant, key.conversation, conversation_seq)
     reference = EventRef(

@@ -1,4 +1,4 @@
-"""Records of a mailbox shard, in segments of consecutive seqs."""
+"""Records of a mailbox shard, in segments of consecutive seqs, and the spans of its entries."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -7,11 +7,16 @@ from qimd.adapters.scylla.mailbox_shards import ShardRow
 from qimd.adapters.scylla.session import Row
 from qimd.core.ids import ConversationId, DispatchId, EventId, TenantId, UserId
 from qimd.core.records import ConversationKey, EventRef
-from qimd.core.seq import MailboxSeq, mailbox_seq
+from qimd.core.seq import MailboxSeq, epoch_of, mailbox_seq
 from qimd.ports.mailbox import MaterialisedRecord
 
 SEGMENT_BITS: Final = 18
 """8 of a seq's index and 10 of the log offset: at most 1,024 records, with their users 15 MB."""
+
+SPAN_BITS: Final = 26
+"""8 of a seq's index and 18 of the log offset. A lane's entries of a span are one partition: with
+262,144 records of 200 recipients about 60 MB, and a user who has some in it is told so once.
+"""
 
 RECORD_COLUMNS: Final = (
     "event_id, tenant, conversation, conversation_seq, event_kind, sender, event_at_ms, "
@@ -65,6 +70,16 @@ def record_of(shard: int, seq: int, columns: Row) -> MaterialisedRecord:
 def segment_of(seq: int) -> int:
     """The segment that holds a seq."""
     return seq >> SEGMENT_BITS
+
+
+def span_of(seq: int) -> int:
+    """The span of entries that holds a seq. Spans are in the order of their seqs."""
+    return seq >> SPAN_BITS
+
+
+def epoch_of_span(span: int) -> int:
+    """The shard_epoch of all of a span's seqs."""
+    return epoch_of(span << SPAN_BITS)
 
 
 def segments(row: ShardRow, after: int, through: int) -> Iterator[int]:

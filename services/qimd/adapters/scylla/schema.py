@@ -95,13 +95,20 @@ TABLES: Final[Sequence[str]] = (
         tenant text, conversation text, fencing_epoch bigint, first_seq bigint,
         PRIMARY KEY ((deployment, shard, bucket), tenant, conversation, fencing_epoch, first_seq))
     """,
-    # An entry is whole, since a page of references would be as many reads as it has entries.
+    # A lane's entries of a span, a run of seqs: what a record's block writes together. An entry is
+    # whole, since a page of references would be as many reads as it has entries.
     """
     CREATE TABLE IF NOT EXISTS mailbox_entries (
-        deployment text, tenant text, user_id text, seq bigint,
+        deployment text, shard int, lane tinyint, span bigint,
+        tenant text, user_id text, seq bigint,
         conversation text, conversation_seq bigint, event_kind int, sender text, at_ms bigint,
-        shard int, lane tinyint,
-        PRIMARY KEY ((deployment, tenant, user_id), seq))
+        PRIMARY KEY ((deployment, shard, lane, span), tenant, user_id, seq))
+    """,
+    # In which of them a user has entries.
+    """
+    CREATE TABLE IF NOT EXISTS mailbox_places (
+        deployment text, tenant text, user_id text, span bigint, shard int, lane tinyint,
+        PRIMARY KEY ((deployment, tenant, user_id), span, shard, lane))
     """,
     # A segment is a run of seqs: what is read and expired together, and no partition for ever.
     """
