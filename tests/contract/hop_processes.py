@@ -51,7 +51,7 @@ from qimd.ports.services import Identity
 from qimd.ports.store import ShardKind, TenantRecord
 from qimd.session.service import SessionService
 from qimd.telemetry.metrics import ZEROS, Metrics
-from qimd.writer.handlers import ConversationHandlers
+from qimd.writer.handlers import ConversationChanges
 from qimd.writer.service import WriterService
 
 TENANT = TenantId("acme")
@@ -100,7 +100,7 @@ class Process:
         here = AnnouncedPresence(runtime, self.metrics) if C in roles else None
         self.presence = RemotePresence(self.metrics, here) if M in roles else None
         self.writer: WriterService | None = None
-        conversations: ConversationHandlers | None = None
+        conversations: ConversationChanges | None = None
         mailbox: MailboxService | None = None
         sessions: SessionService | None = None
         owned: list[Role] = []
@@ -135,7 +135,7 @@ class Process:
             self.writer = WriterService(
                 TABLE, backends.tenants, backends.conversations, fanout, runtime, self.metrics
             )
-            conversations = ConversationHandlers(self.writer, backends.conversations)
+            conversations = ConversationChanges(self.writer)
             owned.append(Role(ShardKind.WRITER, TABLE.writer_shards, (fanout, self.writer)))
         self.conversations = RemoteConversations(router, TABLE, conversations)
         self.handlers = HopHandlers(

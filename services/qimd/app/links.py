@@ -11,7 +11,12 @@ from qimd.app.hops.directory import Directory
 from qimd.app.hops.peers import Peers
 from qimd.app.hops.presence import RemotePresence
 from qimd.app.hops.registrar import Registrar
-from qimd.app.hops.remote import RemoteMailbox, RemoteSessions, RemoteWriter
+from qimd.app.hops.remote import (
+    RemoteConversations,
+    RemoteMailbox,
+    RemoteSessions,
+    RemoteWriter,
+)
 from qimd.app.hops.router import Router
 from qimd.app.hops.server import HopHandlers
 from qimd.app.roles import CONNECTION, MAILBOX
@@ -58,6 +63,7 @@ class Links:
         common = self._common
         table = common.table
         self.writer = RemoteWriter(self._router, table, rooms.writer)
+        self.changes = RemoteConversations(self._router, table, rooms.changes)
         self.mailbox = RemoteMailbox(self._router, table, rooms.mailbox, rooms.mailbox)
         self.sessions = RemoteSessions(self._router, table, rooms.sessions, rooms.sessions)
         self._handlers = HopHandlers(

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 
 from google.protobuf.descriptor import ServiceDescriptor
 
-from qim.conversation.v1 import conversation_service_pb2
 from qim.mailbox.v1 import mailbox_service_pb2
 from qim.session.v1 import session_service_pb2
-from qim.writer.v1 import writer_service_pb2
 from qimd.app.hops.rooms import LocalRooms
 from qimd.app.ownership import Role
 from qimd.app.roles import MAILBOX, SESSION, WRITER
@@ -28,7 +26,7 @@ from qimd.ports.store import ShardKind
 from qimd.session.handlers import SessionHandlers
 from qimd.session.service import SessionService
 from qimd.telemetry.metrics import Metrics
-from qimd.writer.handlers import ConversationHandlers, WriterHandlers
+from qimd.writer.handlers import ConversationChanges
 from qimd.writer.service import WriterService
 
 
@@ -107,10 +105,16 @@ class OwningRooms:
                 chunk_recipients=common.chunk_recipients,
             )
 
+    @property
+    def changes(self) -> ConversationChanges | None:
+        """The administration of the conversations that are owned here."""
+        return None if self.writer is None else ConversationChanges(self.writer)
+
     def local(self) -> LocalRooms:
         """What other processes may call here."""
         return LocalRooms(
             writer=self.writer,
+            conversations=self.changes,
             mailbox=self.mailbox,
             mailbox_operations=self.mailbox,
             sessions=self.sessions,
@@ -130,16 +134,8 @@ class OwningRooms:
         return owned
 
     def services(self) -> list[tuple[ServiceDescriptor, object]]:
-        """The administration services of these rooms, each with its handlers."""
+        """The administration services of what is owned here, each with its handlers."""
         served: list[tuple[ServiceDescriptor, object]] = []
-        if self.writer is not None:
-            writer = writer_service_pb2.DESCRIPTOR.services_by_name["WriterService"]
-            conversation = conversation_service_pb2.DESCRIPTOR.services_by_name[
-                "ConversationService"
-            ]
-            served.append((writer, WriterHandlers(self.writer)))
-            handlers = ConversationHandlers(self.writer, self._backends.conversations)
-            served.append((conversation, handlers))
         if self.mailbox is not None:
             mailbox = mailbox_service_pb2.DESCRIPTOR.services_by_name["MailboxService"]
             served.append((mailbox, MailboxHandlers(self.mailbox, self._backends.log)))

@@ -12,7 +12,9 @@ from typing import Final, TypeVar
 from google.protobuf.descriptor import ServiceDescriptor
 
 from qim.control.v1 import control_service_pb2
+from qim.conversation.v1 import conversation_service_pb2
 from qim.tenant.v1 import tenant_service_pb2
+from qim.writer.v1 import writer_service_pb2
 from qimd.app.housekeeping import Chore, Housekeeping, expire_idempotency, publish_rates
 from qimd.app.links import HopSite, Links
 from qimd.app.ownership import ShardOwner
@@ -44,6 +46,12 @@ from qimd.ports.store import ShardKind
 from qimd.session.service import SessionService
 from qimd.telemetry.logs import logger
 from qimd.telemetry.metrics import Metrics
+from qimd.writer.handlers import (
+    Changes,
+    ConversationChanges,
+    ConversationHandlers,
+    WriterHandlers,
+)
 from qimd.writer.service import WriterService
 
 _log = logger("node")
@@ -150,6 +158,9 @@ class Node:
     def _to_writer(self) -> Writer:
         return self.writer if self.links is None else self.links.writer
 
+    def _to_changes(self) -> Changes:
+        return ConversationChanges(self.writer) if self.links is None else self.links.changes
+
     def _to_mailbox(self) -> Mailbox:
         return self.mailbox if self.links is None else self.links.mailbox
 
@@ -164,11 +175,19 @@ class Node:
 
     def services(self) -> list[tuple[ServiceDescriptor, object]]:
         """The administration services, each with its handlers."""
+        backends = self._common.backends
         served = self.rooms.services()
+        if self.connections is not None or self.rooms.writer is not None:
+            writer = writer_service_pb2.DESCRIPTOR.services_by_name["WriterService"]
+            conversation = conversation_service_pb2.DESCRIPTOR.services_by_name[
+                "ConversationService"
+            ]
+            administration = ConversationHandlers(self._to_changes(), backends.conversations)
+            served += [(writer, WriterHandlers(self._to_writer())), (conversation, administration)]
         if self.connections is not None:
             tenant = tenant_service_pb2.DESCRIPTOR.services_by_name["TenantService"]
             control = control_service_pb2.DESCRIPTOR.services_by_name["ControlService"]
-            tenants = TenantHandlers(self._common.backends.tenants, self._runtime)
+            tenants = TenantHandlers(backends.tenants, self._runtime)
             served += [(tenant, tenants), (control, self._control_handlers())]
         return served
 

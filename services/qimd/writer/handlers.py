@@ -4,7 +4,7 @@ Registration with a server, the admin token and the mapping to a status are the 
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from qim.conversation.v1 import conversation_service_pb2 as conversation_pb
 from qim.gateway.v1 import gateway_pb2
@@ -56,12 +56,11 @@ class WriterHandlers:
         )
 
 
-class ConversationHandlers:
-    """`qim.conversation.v1.ConversationService`: administration, on the admin token."""
+class ConversationChanges:
+    """The calls of ConversationService that only the owner of the conversation can serve."""
 
-    def __init__(self, writer: WriterService, conversations: ConversationStore) -> None:
+    def __init__(self, writer: WriterService) -> None:
         self._writer = writer
-        self._conversations = conversations
 
     async def CreateConversation(
         self, request: conversation_pb.CreateConversationRequest
@@ -95,6 +94,35 @@ class ConversationHandlers:
         return conversation_pb.RemoveMembersResponse(
             conversation_seq=changed.conversation_seq, conversation=_message(changed.state)
         )
+
+
+class Changes(Protocol):
+    """`ConversationChanges`, here or in the owner's process."""
+
+    async def CreateConversation(
+        self, request: conversation_pb.CreateConversationRequest
+    ) -> conversation_pb.CreateConversationResponse:
+        """Create a conversation with its first members."""
+
+    async def AddMembers(
+        self, request: conversation_pb.AddMembersRequest
+    ) -> conversation_pb.AddMembersResponse:
+        """Add members by one membership event."""
+
+    async def RemoveMembers(
+        self, request: conversation_pb.RemoveMembersRequest
+    ) -> conversation_pb.RemoveMembersResponse:
+        """Remove members by one membership event, of which they are told themselves."""
+
+
+class ConversationHandlers:
+    """`qim.conversation.v1.ConversationService`: administration, on the admin token."""
+
+    def __init__(self, changes: Changes, conversations: ConversationStore) -> None:
+        self._conversations = conversations
+        self.CreateConversation = changes.CreateConversation
+        self.AddMembers = changes.AddMembers
+        self.RemoveMembers = changes.RemoveMembers
 
     async def GetConversation(
         self, request: conversation_pb.GetConversationRequest

@@ -15,7 +15,11 @@ from qimd.contract.events import decode_event
 from qimd.core.errors import ErrorCode, QimError
 from qimd.core.outcome import Refusal
 from qimd.core.parameters import MEMBERSHIP_CHANGE_USERS_MAX
-from qimd.writer.handlers import ConversationHandlers, WriterHandlers
+from qimd.writer.handlers import (
+    ConversationChanges,
+    ConversationHandlers,
+    WriterHandlers,
+)
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ async def node(world: World) -> Node:
 
 @pytest.fixture
 def calls(node: Node) -> ConversationHandlers:
-    return ConversationHandlers(node.writer, node.backends.conversations)
+    return ConversationHandlers(ConversationChanges(node.writer), node.backends.conversations)
 
 
 def creation(*users: str, tenant: str = TENANT) -> conversation_pb.CreateConversationRequest:
