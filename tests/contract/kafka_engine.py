@@ -1,10 +1,12 @@
 """Kafka in the suites: the memory engine with its log replaced, on a topic of the test's own."""
 
+import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from aiokafka.protocol.admin import DeleteRecordsRequest
 from tests import engines
@@ -18,7 +20,10 @@ from tests.contract.engines import (
 from tests.support.runtime import ManualRuntime
 
 from qimd.adapters.kafka import Cluster, KafkaLog, create_topic, delete_topic, open_kafka
+from qimd.core.errors import QimError
 from qimd.ports.runtime import Runtime
+
+T = TypeVar("T")
 
 
 class BrokerClock:
@@ -89,6 +94,16 @@ async def delete_before(log: KafkaLog, stamped_ms: int) -> None:
         request = DeleteRecordsRequest([(log.topic, [(partition, offset)])], 10_000)
         ((_, ((_, _, code, *_),), *_),) = (await log.brokers.ask_any(request)).topics
         assert code == 0
+
+
+async def eventually(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What it gives once the broker answers in time, which a busy one may not at first."""
+    async with asyncio.timeout(120):
+        while True:
+            try:
+                return await call()
+            except QimError:
+                continue
 
 
 @asynccontextmanager

@@ -3,18 +3,16 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
 from tests.contract.engines import PARTITIONS, RECORD_BYTES_MAX, RETENTION_MS, Engine
-from tests.contract.kafka_engine import patient
+from tests.contract.kafka_engine import eventually, patient
 from tests.engines.kafka import Kafka, cluster
 
 from qimd.adapters.kafka import Demands, KafkaLog, create_topic, gate, open_kafka
 from qimd.adapters.kafka.topic import look
 from qimd.app.runtime import AsyncioRuntime
-from qimd.core.errors import QimError
 from qimd.core.outcome import Applied
 from qimd.ports.log import ProduceRecord, Reader
 from qimd.telemetry.metrics import Metrics
@@ -25,13 +23,12 @@ ENGINES = ("kafka",)
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Kafka]]:
     """A cluster that misses a dead broker soon."""
-    settings = {"broker.session.timeout.ms": "3000"}
+    settings = {"broker.session.timeout.ms": "4000"}
     members = cluster(tmp_path_factory.mktemp("kafka"), settings)
-    with ExitStack() as stack, ThreadPoolExecutor() as threads:
+    with ExitStack() as stack:
         for member in members:
-            stack.callback(kill, member)
-        for _ in threads.map(Kafka.start, members):
-            pass
+            member.start()
+            stack.callback(member.kill)
         for member in members:
             member.wait()
         yield members
@@ -63,7 +60,7 @@ async def test_a_leader_that_dies_costs_time_and_no_record(
     log: KafkaLog, servers: list[Kafka]
 ) -> None:
     """What was acknowledged is there in its order; a run that failed went out again, whole."""
-    reader = await log.open_reader(0, 0)
+    reader = await eventually(lambda: log.open_reader(0, 0))
     leader = (await look(log.brokers, log.topic)).leader(0)
     runs = [[b"%d.%d" % (run, n) for n in range(20)] for run in range(30)]
     for number, run in enumerate(runs):
@@ -76,23 +73,15 @@ async def test_a_leader_that_dies_costs_time_and_no_record(
     assert (await look(log.brokers, log.topic)).leader(0) != leader
 
 
-def kill(server: Kafka) -> None:
-    if server.process is not None:
-        server.kill()
-
-
 async def deliver(log: KafkaLog, run: list[bytes]) -> None:
     """As the fanout does: after a failure a new producer, and the whole run."""
+    delivered = False
     async with asyncio.timeout(120):
-        while True:
-            try:
-                producer = await log.open_producer()
-            except QimError:
-                continue
+        while not delivered:
+            producer = await eventually(log.open_producer)
             outcomes = await producer.produce([ProduceRecord(0, value) for value in run])
             await producer.close()
-            if all(isinstance(outcome, Applied) for outcome in outcomes):
-                return
+            delivered = all(isinstance(outcome, Applied) for outcome in outcomes)
 
 
 async def everything(reader: Reader, last: bytes) -> list[bytes]:
@@ -100,8 +89,5 @@ async def everything(reader: Reader, last: bytes) -> list[bytes]:
     values: list[bytes] = []
     async with asyncio.timeout(120):
         while last not in values:
-            try:
-                values += [record.value for record in await reader.fetch(1_000, 1)]
-            except QimError:
-                continue
+            values += [record.value for record in await eventually(lambda: reader.fetch(1_000, 1))]
     return values

@@ -3,15 +3,14 @@
 import asyncio
 import ssl
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pytest
 from tests.contract.builders import value
 from tests.contract.engines import Engine
-from tests.contract.kafka_engine import make_topic, patient
+from tests.contract.kafka_engine import eventually, make_topic, patient
 from tests.contract.test_kafka import FIT
 from tests.engines.kafka import Kafka
 from tests.engines.process import HOST, free_port
@@ -25,8 +24,6 @@ from qimd.ports.log import LogFault, ProduceRecord
 from qimd.telemetry.metrics import Metrics
 
 ENGINES = ("kafka",)
-
-T = TypeVar("T")
 
 
 PASSWORD = "a-password-of-the-tests"
@@ -161,13 +158,3 @@ async def test_a_broker_that_dies_keeps_what_it_acknowledged(
     while len(values) < 7:
         values += [record.value for record in await eventually(lambda: reader.fetch(10, 5))]
     assert values == [b"%d" % number for number in range(4, 11)]
-
-
-async def eventually(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What it gives once the broker answers in time, which a busy one may not at first."""
-    async with asyncio.timeout(120):
-        while True:
-            try:
-                return await call()
-            except QimError:
-                continue

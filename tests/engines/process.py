@@ -123,7 +123,7 @@ class Server(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Write its configuration, and what it needs before its first start. Raises NotUp."""
+        """Write its configuration, and what it needs before its first start."""
 
     @abstractmethod
     def command(self) -> Sequence[str]:
@@ -150,7 +150,7 @@ class Server(ABC):
         return self.folder / "server.log"
 
     def start(self) -> Process:
-        """Start it, without waiting. It outlives this process. Raises NotUp."""
+        """Start it, without waiting. It outlives this process."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.process is None:
             self.prepare()
