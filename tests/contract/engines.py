@@ -69,6 +69,11 @@ async def opened(name: str, folder: Path) -> AsyncIterator[Engine]:
 
                 async with etcd_engine(runtime) as engine:
                     yield engine
+            case "shadow":
+                from tests.contract.shadow_engine import shadow_engine
+
+                async with shadow_engine(runtime, folder) as engine:
+                    yield engine
             case "cassandra":
                 from tests.contract.cassandra_engine import cassandra_engine
 
