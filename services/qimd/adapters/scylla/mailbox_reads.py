@@ -30,6 +30,12 @@ from qimd.core.seq import SEQ_MAX, SEQ_NONE, MailboxSeq, epoch_of
 from qimd.ports.mailbox import Entry, EpochMark, KeptRecord, MaterialisedRecord, ShardState
 from qimd.ports.store import key_of
 
+Place = tuple[int, int, int]
+"""(span, shard, lane): where a user has entries."""
+
+SPANS_AT_ONCE_MAX: Final = 64
+"""Spans that one page reads side by side: a device that was away for a month takes few turns."""
+
 _PLACES: Final = """
 SELECT span, shard, lane FROM mailbox_places
 WHERE deployment = ? AND tenant = ? AND user_id = ? AND span >= ? AND span <= ?
@@ -66,12 +72,6 @@ _KEPT: Final = """
 SELECT behind, seq, at_ms, value FROM mailbox_shards
 WHERE deployment = ? AND shard = ? AND seq > ? LIMIT ?
 """
-
-
-Place = tuple[int, int, int]
-"""(span, shard, lane)"""
-
-SPANS_AT_ONCE_MAX: Final = 64
 
 
 class MailboxReads:
