@@ -115,7 +115,7 @@ class KafkaProducer:
             lots = {number: queue for number, queue in lots.items() if queue}
             if len(settled) == len(first):
                 continue
-            if self._runtime.monotonic_s() >= deadline_s or not await self._look_again(lots):
+            if self._runtime.monotonic_s() >= deadline_s or not await self._look_again():
                 self._give_up(lots, outcomes)
                 return
 
@@ -157,7 +157,7 @@ class KafkaProducer:
                 settled.append((lot, Unknown(detail)))
         return settled
 
-    async def _look_again(self, lots: dict[int, deque[Lot]]) -> bool:
+    async def _look_again(self) -> bool:
         """Wait a little and find the leaders anew; False if the topic is not ours any more."""
         await self._runtime.sleep(RETRY_AFTER_S)
         if self._closed:
