@@ -200,12 +200,13 @@ class Demo:
         What is not there then is counted as missing.
         """
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
-        with self._admin() as admin:
+        mailboxes = AdminClient(self._server.mailbox_address, self._server.admin_token)
+        with self._admin() as admin, mailboxes:
             while time.monotonic() < deadline_s:
                 head = await asyncio.to_thread(
                     admin.get_conversation, self._tenant, self._conversation
                 )
-                shards = await asyncio.to_thread(admin.mailbox_shards)
+                shards = await asyncio.to_thread(mailboxes.mailbox_shards)
                 lag = sum(shard.high_watermark - shard.next_offset for shard in shards)
                 if head.dispatched_through == head.head_version and lag == 0:
                     return

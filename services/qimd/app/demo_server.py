@@ -1,4 +1,4 @@
-"""The server that the demonstration starts, kills and starts again."""
+"""The servers that the demonstration starts, kills and starts again."""
 
 import asyncio
 import json
@@ -8,6 +8,7 @@ import sys
 import time
 import urllib.request
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,21 +16,22 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from qimd.app import secret_file
 from qimd.app.credentials import load_or_create
+from qimd.app.roles import ALL
 from qimd.telemetry.metrics import ZEROS
 
 START_TIMEOUT_S: Final = 60.0
 
 
 class Server(ABC):
-    """`qimd` as a process of its own, on the ports of its first start; `folder` is scratch."""
+    """`qimd` in processes of its own, on the ports of their first start; `folder` is scratch."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.address = ""
-        self.metrics = ""
         self.ready_s: list[float] = []
-        self._process: subprocess.Popen[bytes] | None = None
         self._log = folder / "demo-server.log"
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._ports: dict[str, tuple[str, str]] = {}
+        """(gRPC, metrics) of each process, as host:port."""
 
     @property
     @abstractmethod
@@ -37,55 +39,75 @@ class Server(ABC):
         """What lets the demonstration administrate; known once it was started."""
 
     @abstractmethod
-    def arguments(self) -> list[str]:
-        """The command and its settings, ports and files apart."""
+    def commands(self) -> Mapping[str, Sequence[str]]:
+        """Each process's command and settings, ports and files apart."""
+
+    @property
+    def address(self) -> str:
+        """Where clients connect."""
+        return self._grpc("connection")
+
+    @property
+    def mailbox_address(self) -> str:
+        """Where mailboxes are administrated."""
+        return self._grpc("mailbox")
+
+    def _grpc(self, role: str) -> str:
+        """A role's address: that of its process, or of the one that runs all."""
+        name = role if role in self._ports else next(iter(self._ports))
+        return self._ports[name][0]
 
     async def start(self) -> None:
         """Start it and wait until it is ready. Raises RuntimeError with the end of its log."""
-        ready = self.folder / "demo-ready.json"
-        ready.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "qimd.app.main", *self.arguments()]
-        command += ["--grpc-port", self.address.rpartition(":")[2] or "0"]
-        command += ["--metrics-port", self.metrics.rpartition(":")[2] or "0"]
-        command += ["--ready-file", str(ready), "--log-level", "warning"]
         began_s = time.monotonic()
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603, ASYNC220
-        while not ready.exists():
-            if self._process.poll() is not None or time.monotonic() - began_s > START_TIMEOUT_S:
+        waiting = {name: self.folder / f"demo-{name}.json" for name in self.commands()}
+        for name, arguments in self.commands().items():
+            waiting[name].unlink(missing_ok=True)
+            self._processes[name] = self._started(name, arguments, waiting[name])
+        while not all(ready.exists() for ready in waiting.values()):
+            ended = any(process.poll() is not None for process in self._processes.values())
+            if ended or time.monotonic() - began_s > START_TIMEOUT_S:
                 raise RuntimeError(f"qimd did not start:\n{self._log.read_text()[-2000:]}")
             await asyncio.sleep(0.01)
-        told = json.loads(ready.read_text())
-        self.address, self.metrics = told["grpc"], told["metrics"]
+        for name, ready in waiting.items():
+            told = json.loads(ready.read_text())
+            self._ports[name] = (told["grpc"], told["metrics"])
         self.ready_s.append(time.monotonic() - began_s)
+
+    def _started(
+        self, name: str, arguments: Sequence[str], ready: Path
+    ) -> "subprocess.Popen[bytes]":
+        grpc, metrics = self._ports.get(name, (":0", ":0"))
+        command = [sys.executable, "-m", "qimd.app.main", *arguments]
+        command += ["--grpc-port", grpc.rpartition(":")[2]]
+        command += ["--metrics-port", metrics.rpartition(":")[2]]
+        command += ["--ready-file", str(ready), "--log-level", "warning"]
+        with self._log.open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log)  # noqa: S603
 
     def kill(self) -> None:
         """SIGKILL: nothing of it runs any more, nothing is flushed."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.wait()
 
     def stop(self) -> None:
         """SIGTERM, and SIGKILL if it takes too long."""
-        if self._process is None or self._process.poll() is not None:
-            return
-        self._process.send_signal(signal.SIGTERM)
+        for process in self._processes.values():
+            process.send_signal(signal.SIGTERM)
         try:
-            self._process.wait(timeout=15)
+            for process in self._processes.values():
+                process.wait(timeout=15)
         except subprocess.TimeoutExpired:
             self.kill()
 
     async def zeros(self) -> dict[str, float]:
-        """The five counters that must stay zero, as this process has them now."""
-        text = await asyncio.to_thread(_get, f"http://{self.metrics}/metrics")
-        found = {
-            sample.name: sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name in ZEROS
-        }
-        if set(found) != set(ZEROS):
-            raise RuntimeError(f"counters are missing from /metrics: {set(ZEROS) - set(found)}")
+        """The five counters that must stay zero, as these processes have them now."""
+        found = dict.fromkeys(ZEROS, 0.0)
+        for _, metrics in self._ports.values():
+            for name, value in (await asyncio.to_thread(_zeros_of, metrics)).items():
+                found[name] += value
         return found
 
 
@@ -97,13 +119,13 @@ class DevServer(Server):
         """See Server."""
         return load_or_create(self.folder).admin_token
 
-    def arguments(self) -> list[str]:
+    def commands(self) -> Mapping[str, Sequence[str]]:
         """See Server."""
-        return ["dev", "--data", str(self.folder)]
+        return {"dev": ["dev", "--data", str(self.folder)]}
 
 
 class DeploymentServer(Server):
-    """`qimd run` on the engines that QIM_* variables name, as a deployment of its own.
+    """A deployment of its own: `qimd run`, a process a role, on the engines that QIM_* variables name.
 
     Its leases are short, since a kill is waited out: nothing proves to the next process that the
     one before is dead, as a locked folder does.
@@ -127,9 +149,9 @@ class DeploymentServer(Server):
         """See Server."""
         return secret_file.read(self._secrets).admin_token
 
-    def arguments(self) -> list[str]:
+    def commands(self) -> Mapping[str, Sequence[str]]:
         """See Server."""
-        return ["run", *self._settings()]
+        return {role: ["run", "--role", role, *self._settings()] for role in sorted(ALL)}
 
     async def make_topic(self) -> None:
         """Make the deployment's topic. Raises RuntimeError."""
@@ -149,7 +171,15 @@ class DeploymentServer(Server):
         ]
 
 
-def _get(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310 - our own server
+def _zeros_of(metrics: str) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=10) as answer:
         text: str = answer.read().decode()
-        return text
+    found = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name in ZEROS
+    }
+    if set(found) != set(ZEROS):
+        raise RuntimeError(f"counters are missing from /metrics: {set(ZEROS) - set(found)}")
+    return found
