@@ -125,7 +125,7 @@ class DevServer(Server):
 
 
 class DeploymentServer(Server):
-    """A deployment of its own: `qimd run`, a process a role, on the engines that QIM_* variables name.
+    """A deployment of its own, a process a role, on the engines that QIM_* variables name.
 
     Its leases are short, since a kill is waited out: nothing proves to the next process that the
     one before is dead, as a locked folder does.
