@@ -10,6 +10,7 @@ from tests.contract.engines import PARTITIONS, RECORD_BYTES_MAX, RETENTION_MS, E
 from tests.contract.kafka_engine import make_topic, own_topic
 
 from qimd.adapters.kafka import Demands, KafkaLog, LogRefused, delete_topic, gate
+from qimd.adapters.kafka.protocol import BatchesProduce, ProduceRequest_v9
 from qimd.app.runtime import AsyncioRuntime
 from qimd.core.errors import ErrorCode, QimError
 from qimd.core.outcome import Applied, Refusal, Unknown
@@ -108,6 +109,15 @@ async def test_a_producer_never_writes_to_another_log(log: KafkaLog) -> None:
 
 
 # --- producers --------------------------------------------------------------------------------
+
+
+async def test_a_broker_that_takes_no_id_in_a_produce_is_written_to_by_name(
+    log: KafkaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As before Kafka 4.1. What lands in another log then is known by the identity it carries."""
+    monkeypatch.setattr(BatchesProduce, "_CLASSES", (ProduceRequest_v9,))
+    await append(log, 0, b"a", b"b")
+    assert await stored(log) == [b"a", b"b"]
 
 
 async def test_a_refused_batch_spends_the_producer_and_the_next_one_goes_on(log: KafkaLog) -> None:
