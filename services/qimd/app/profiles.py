@@ -21,25 +21,43 @@ from qimd.adapters.kafka import (
 )
 from qimd.adapters.redis import GateRefused, RedisStores, open_redis
 from qimd.adapters.scylla import SchemaTooNew, ScyllaBackends, ScyllaSettings, open_scylla
+from qimd.adapters.shadow import NamedStore, ShadowMailboxStore
 from qimd.app.run_settings import RunSettings
 from qimd.app.runtime import AsyncioRuntime
 from qimd.app.settings import SettingRefused
+from qimd.control.shadow import MismatchAlarm
 from qimd.core.errors import QimError
 from qimd.fanout.logic import largest_record_bytes
 from qimd.ports.data import Backends
 from qimd.ports.log import LogFault
+from qimd.ports.mailbox import MailboxStore
 from qimd.ports.runtime import Runtime
 from qimd.telemetry.metrics import Metrics
 
 
 @asynccontextmanager
-async def open_backends(settings: RunSettings, runtime: Runtime) -> AsyncIterator[Backends]:
+async def open_backends(
+    settings: RunSettings, runtime: Runtime, metrics: Metrics
+) -> AsyncIterator[Backends]:
     """The profile's engines, ready. Raises SettingRefused."""
     async with AsyncExitStack() as stack:
         redis = await _redis(settings, stack)
-        stores: RedisStores | ScyllaBackends = redis
-        if settings.store_backend == "scylla":
-            stores = await _scylla(settings, stack)
+        engines: dict[str, RedisStores | ScyllaBackends] = {"redis": redis}
+        if "scylla" in settings.backends:
+            engines["scylla"] = await _scylla(settings, stack)
+        stores = engines[settings.store_backend]
+        mailbox: MailboxStore = engines[settings.mailboxes_on].mailbox
+        shadow = settings.mailbox_shadow_backend
+        pair: ShadowMailboxStore | None = None
+        if shadow is not None:
+            mailbox = pair = ShadowMailboxStore(
+                NamedStore(settings.mailboxes_on, mailbox),
+                NamedStore(shadow, engines[shadow].mailbox),
+                runtime=runtime,
+                route=lambda user: settings.table.mailbox(user.tenant, user.user),
+                compared_share=settings.mailbox_shadow_share,
+                on_mismatch=MismatchAlarm(metrics),
+            )
         log = await stack.enter_async_context(open_dispatch_log(settings, runtime))
         await _gate_log(settings, log, runtime)
         host, _, port = settings.etcd.rpartition(":")
@@ -51,9 +69,10 @@ async def open_backends(settings: RunSettings, runtime: Runtime) -> AsyncIterato
             conversations=stores.conversations,
             log=log,
             lease=lease,
-            mailbox=stores.mailbox,
+            mailbox=mailbox,
             projection=redis.projection,
             quarantine=redis.quarantine,
+            shadow=pair,
         )
 
 

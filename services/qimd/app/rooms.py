@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 from google.protobuf.descriptor import ServiceDescriptor
 
+from qim.control.v1 import shadow_service_pb2
 from qim.mailbox.v1 import mailbox_service_pb2
 from qim.session.v1 import session_service_pb2
 from qimd.app.hops.rooms import LocalRooms
 from qimd.app.ownership import Role
 from qimd.app.roles import MAILBOX, SESSION, WRITER
 from qimd.contract.cursor import CursorKeys
+from qimd.control.shadow import ShadowHandlers
 from qimd.core.routing import RoutingTable
 from qimd.fanout.service import FanoutService
 from qimd.mailbox.handlers import MailboxHandlers
@@ -142,6 +144,10 @@ class OwningRooms:
         if self.sessions is not None:
             session = session_service_pb2.DESCRIPTOR.services_by_name["SessionService"]
             served.append((session, SessionHandlers(self.sessions)))
+        shadow = self._backends.shadow
+        if self.mailbox is not None and shadow is not None:
+            service = shadow_service_pb2.DESCRIPTOR.services_by_name["ShadowService"]
+            served.append((service, ShadowHandlers(shadow)))
         return served
 
     # --- whether they serve ---

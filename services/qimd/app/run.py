@@ -44,7 +44,7 @@ async def open_run(settings: RunSettings, version: str) -> AsyncIterator[RunServ
         held = secret_file.read(settings.secrets_file)
         metrics = Metrics()
         runtime = AsyncioRuntime(metrics)
-        backends = await stack.enter_async_context(open_backends(settings, runtime))
+        backends = await stack.enter_async_context(open_backends(settings, runtime, metrics))
         stack.push_async_callback(runtime.cancel_all)
         sockets = Sockets(stack, settings, AdminToken(held.admin_token), runtime, metrics)
         port = PeerPort(stack, settings, held.peer_token, metrics)

@@ -49,6 +49,14 @@ def addresses(text: str) -> tuple[str, ...]:
     return tuple(address(part.strip()) for part in text.split(","))
 
 
+def share(text: str) -> float:
+    """Read a share of a whole."""
+    part = float(text)
+    if not 0 <= part <= 1:
+        raise ValueError(f"{text!r} is not between 0 and 1")
+    return part
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings(ProcessSettings):
     """One process of a deployment on Kafka, Redis, etcd and, with `scylla`, ScyllaDB."""
@@ -100,6 +108,15 @@ class RunSettings(ProcessSettings):
     store_backend: str = setting(
         "redis", choice(*STORE_BACKENDS), "where messages and mailboxes live"
     )
+    mailbox_backend: str | None = setting(
+        None, choice(*STORE_BACKENDS), "where mailboxes live; --store-backend unless set"
+    )
+    mailbox_shadow_backend: str | None = setting(
+        None, choice(*STORE_BACKENDS), "a second store for mailboxes that follows and is compared"
+    )
+    mailbox_shadow_share: float = setting(
+        0.01, share, "how many of the reads are compared with it: 0 to 1 (all)"
+    )
     redis: str = setting("127.0.0.1:6379", address, "host:port of the Redis, standalone")
     redis_password_file: Path | None = setting(None, Path, "file with its password")
     accept_loss_of_acknowledged_writes: bool = setting(
@@ -129,6 +146,17 @@ class RunSettings(ProcessSettings):
         return ALL if self.role == "all" else frozenset({self.role})
 
     @property
+    def mailboxes_on(self) -> str:
+        """The engine that mailboxes are served from."""
+        return self.mailbox_backend or self.store_backend
+
+    @property
+    def backends(self) -> frozenset[str]:
+        """The engines that some store lives on."""
+        named = (self.store_backend, self.mailboxes_on, self.mailbox_shadow_backend)
+        return frozenset(name for name in named if name is not None)
+
+    @property
     def secrets_file(self) -> Path:
         """`secrets`, which `check` saw to be there."""
         if self.secrets is None:
@@ -151,9 +179,13 @@ class RunSettings(ProcessSettings):
         if self.tls is not None:
             self._require("peer_certificate_authority", "processes prove themselves to one another")
             self._require("peer_names", "which certificates are processes of this deployment")
-        if self.store_backend == "scylla":
+        if self.mailbox_shadow_backend == self.mailboxes_on:
+            raise SettingRefused(
+                "--mailbox-shadow-backend", f"{self.mailboxes_on} serves the mailboxes itself"
+            )
+        if "scylla" in self.backends:
             for name in ("scylla_hosts", "scylla_keyspace", "scylla_dc", "scylla_rf"):
-                self._require(name, "--store-backend scylla needs it; there is no fall-back")
+                self._require(name, "the scylla backend needs it; there is no fall-back")
         expected = self.session_dispatch_partition_count
         if expected is not None and expected != self.mailbox_shards:
             raise SettingRefused(

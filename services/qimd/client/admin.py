@@ -10,7 +10,12 @@ from typing import Final, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from qim.control.v1 import control_service_pb2, control_service_pb2_grpc
+from qim.control.v1 import (
+    control_service_pb2,
+    control_service_pb2_grpc,
+    shadow_service_pb2,
+    shadow_service_pb2_grpc,
+)
 from qim.conversation.v1 import conversation_service_pb2, conversation_service_pb2_grpc
 from qim.mailbox.v1 import mailbox_service_pb2, mailbox_service_pb2_grpc
 from qim.session.v1 import session_service_pb2, session_service_pb2_grpc
@@ -48,6 +53,7 @@ class AdminClient:
         self._tenants = tenant_service_pb2_grpc.TenantServiceStub(channel)
         self._conversations = conversation_service_pb2_grpc.ConversationServiceStub(channel)
         self._control = control_service_pb2_grpc.ControlServiceStub(channel)
+        self._shadow = shadow_service_pb2_grpc.ShadowServiceStub(channel)
         self._mailbox = mailbox_service_pb2_grpc.MailboxServiceStub(channel)
         self._session = session_service_pb2_grpc.SessionServiceStub(channel)
         self._metadata = (("authorization", f"Bearer {admin_token}"),)
@@ -171,6 +177,16 @@ class AdminClient:
         """The way out of a dirty projection partition; `dry_run` shows what it will touch."""
         request = control_service_pb2.RebuildProjectionRequest(partition=partition, dry_run=dry_run)
         return self._call(self._control.RebuildProjection, request)
+
+    def describe_shadow(self) -> shadow_service_pb2.ShadowPair:
+        """How far the mailbox store's shadow follows, and what differs."""
+        request = shadow_service_pb2.DescribeShadowRequest()
+        return self._call(self._shadow.DescribeShadow, request).pair
+
+    def switch_shadow(self, primary: str, *, dry_run: bool) -> shadow_service_pb2.ShadowPair:
+        """Serve mailboxes from the engine `primary`; `dry_run` shows what it will touch."""
+        request = shadow_service_pb2.SwitchShadowRequest(primary=primary, dry_run=dry_run)
+        return self._call(self._shadow.SwitchShadow, request).pair
 
     def mailbox_shards(self) -> Sequence[mailbox_service_pb2.MailboxShard]:
         """The mailbox shards' positions and faults."""

@@ -6,7 +6,7 @@ import sys
 import click
 
 from qimd.core.errors import QimError
-from qimd.ctl.commands import admin, local, operate, user
+from qimd.ctl.commands import admin, local, operate, shadow, user
 from qimd.ctl.exits import EPILOG, INTERRUPTED, MISSING, REFUSED, Missing, exit_code, explained
 from qimd.ctl.options import Options, shared
 from qimd.ctl.output import note
@@ -25,7 +25,7 @@ def cli(ctx: click.Context) -> None:
     ctx.ensure_object(Options)
 
 
-for module in (admin, user, operate, local):
+for module in (admin, user, operate, shadow, local):
     for command in module.COMMANDS:
         cli.add_command(command)
 

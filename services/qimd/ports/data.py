@@ -2,19 +2,20 @@
 line.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from qimd.ports.lease import LeasePort
 from qimd.ports.log import Log
 from qimd.ports.mailbox import MailboxStore
 from qimd.ports.projection import ProjectionStore
 from qimd.ports.quarantine import QuarantineStore
+from qimd.ports.shadow import ShadowOperations
 from qimd.ports.store import ConversationStore, EpochStore, TenantStore
 
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """The adapters of one profile."""
+    """The adapters of one profile. `shadow` speaks for `mailbox` if that is a pair of stores."""
 
     tenants: TenantStore
     epochs: EpochStore
@@ -24,3 +25,4 @@ class Backends:
     mailbox: MailboxStore
     projection: ProjectionStore
     quarantine: QuarantineStore
+    shadow: ShadowOperations | None = field(default=None, kw_only=True)

@@ -131,6 +131,12 @@ class Metrics:
             ["size_bucket"], registry=r,
         )  # fmt: skip
 
+        self.mailbox_store_shadow_mismatch = Gauge(
+            "mailbox_store_shadow_mismatch",
+            "Answers of the mailbox store's shadow that differ from the primary's",
+            registry=r,
+        )
+
         # Between processes.
         self.hop_frames_total = Counter(
             "hop_frames", "Frames that were sent to other processes", registry=r
@@ -144,6 +150,10 @@ class Metrics:
         )  # fmt: skip
 
         # State.
+        self.dependency_up = Gauge(
+            "dependency_up", "1 if the dependency answered its last probe, else 0",
+            ["dependency"], registry=r,
+        )  # fmt: skip
         self.connections = Gauge("connections", "Authenticated streams", registry=r)
         self.outbox_backlog = Gauge(
             "outbox_backlog", "Committed events not dispatched yet", ["shard"], registry=r

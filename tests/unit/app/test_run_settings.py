@@ -17,6 +17,7 @@ SCYLLA = {
     "QIM_SCYLLA_DC": "dc1",
     "QIM_SCYLLA_RF": "3",
 }
+SHADOW = {"QIM_MAILBOX_SHADOW_BACKEND": "scylla"}
 
 
 def loaded(*arguments: str, **environment: str) -> RunSettings:
@@ -113,3 +114,28 @@ def test_config_check_reads_the_secrets_too(
     assert main(["secrets", str(made)]) == 0
     assert main(["config", "check", *arguments]) == 0
     assert main(["config", "show", *arguments]) == 0
+
+
+def test_a_shadow_is_another_engine_than_the_one_it_follows() -> None:
+    settings = loaded(**NEEDED, **SCYLLA | {"QIM_STORE_BACKEND": "redis"}, **SHADOW)
+    assert settings.mailboxes_on == "redis"
+    assert settings.backends == {"redis", "scylla"}
+    with pytest.raises(SettingRefused, match="scylla serves the mailboxes itself"):
+        loaded(**NEEDED, **SCYLLA, **SHADOW)
+
+
+def test_after_the_cut_over_mailboxes_may_live_apart_from_messages() -> None:
+    apart = SCYLLA | {"QIM_STORE_BACKEND": "redis", "QIM_MAILBOX_BACKEND": "scylla"}
+    settings = loaded(**NEEDED, **apart)
+    assert (settings.store_backend, settings.mailboxes_on) == ("redis", "scylla")
+
+
+def test_a_shadow_on_scylla_asks_for_its_settings() -> None:
+    with pytest.raises(SettingRefused, match="--scylla-hosts"):
+        loaded(**NEEDED, **SHADOW)
+
+
+@pytest.mark.parametrize("value", ["-0.1", "1.1", "nan", "all"])
+def test_the_share_that_is_compared_is_a_share(value: str) -> None:
+    with pytest.raises(SettingRefused, match="--mailbox-shadow-share"):
+        loaded(**NEEDED, QIM_MAILBOX_SHADOW_SHARE=value)
