@@ -95,6 +95,17 @@ class Cassandra(Server):
             "commit_failure_policy": "stop",
             # Suites empty tables between tests: no snapshot of what they held.
             "auto_snapshot": False,
+            # Beside other suites a write may wait for seconds: its outcome shall still be told.
+            **{
+                f"{kind}_timeout": "30s"
+                for kind in (
+                    "request",
+                    "read_request",
+                    "range_request",
+                    "write_request",
+                    "cas_contention",
+                )
+            },
             **{
                 f"{kind}_directory": str(self.folder / kind)
                 for kind in ("commitlog", "saved_caches", "hints", "cdc_raw")
