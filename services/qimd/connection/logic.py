@@ -9,6 +9,7 @@ from typing import Final
 
 from qimd.core.errors import ErrorCode, QimError, invalid
 from qimd.core.parameters import (
+    EXACT_INTEGER_MAX,
     HISTORY_PAGE_DEFAULT,
     PAGE_BYTES_MAX,
     PAGE_ENTRY_OVERHEAD_BYTES,
@@ -132,6 +133,13 @@ def history_limit(limit: int) -> int:
     if not 0 <= limit <= PAGE_EVENTS_MAX:
         raise invalid(f"limit is {limit}; at most {PAGE_EVENTS_MAX} are allowed", "limit")
     return limit or HISTORY_PAGE_DEFAULT
+
+
+def history_end(before_seq: int, head_version: int) -> int:
+    """The conversation_seq below which a page lies: what was asked for (0: the end), up to the
+    head.
+    """
+    return min(before_seq or EXACT_INTEGER_MAX, head_version + 1)
 
 
 def cut_history(events: Sequence[bytes], limit: int) -> Sequence[bytes]:

@@ -3,7 +3,7 @@
 from qim.gateway.v1 import gateway_pb2
 from qim.gateway.v1.gateway_pb2 import ClientFrame, ServerFrame
 from qimd.connection.link import Link
-from qimd.connection.logic import backlog_bucket, cut_history, history_limit
+from qimd.connection.logic import backlog_bucket, cut_history, history_end, history_limit
 from qimd.contract.events import encode_delivered
 from qimd.contract.frames import (
     EncodedFrame,
@@ -129,13 +129,15 @@ class Requests:
     ) -> EncodedFrame:
         key = key_of(device.tenant, asked.conversation_id)
         limit = history_limit(asked.limit)
+        # In this order: memberships that are read behind the head are exact up to it, and what
+        # comes above it meanwhile may be none of the user's business any more.
+        state = await self._conversations.conversation(key)
         intervals = await self._conversations.intervals(key, device.user)
-        if not intervals:
+        if state is None or not intervals:
             raise QimError(ErrorCode.NOT_MEMBER, "the user was never a member of the conversation")
+        before = history_end(asked.before_seq, state.head_version)
         # One more than is asked for tells whether there are older ones.
-        events = await self._conversations.history(
-            key, intervals, min(asked.before_seq, EXACT_INTEGER_MAX), limit + 1
-        )
+        events = await self._conversations.history(key, intervals, before, limit + 1)
         page = cut_history([event.encoded for event in events], limit)
         return history_frame(request_id, key.conversation, page, len(page) < len(events))
 

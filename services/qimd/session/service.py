@@ -226,11 +226,15 @@ class SessionService:
         Raises QimError: NOT_MEMBER, SESSION_PROJECTION_DIRTY, UNAVAILABLE, NOT_OWNER.
         """
         self._demand_open(user)
-        intervals = await self._conversations.intervals(key, user.user)
-        if not intervals:
-            raise QimError(ErrorCode.NOT_MEMBER, "the user was never a member of the conversation")
         for attempt in range(MARK_READ_TRIES_MAX):
             row = await self._projection.row(user, key)
+            # Behind the row: memberships as of now are exact up to its applied_seq, while those of
+            # before it could lack a removal that the row has seen.
+            intervals = await self._conversations.intervals(key, user.user)
+            if not intervals:
+                raise QimError(
+                    ErrorCode.NOT_MEMBER, "the user was never a member of the conversation"
+                )
             if row is None:
                 # A member whose first event is still on its way has nothing to mark.
                 return 0, 0
@@ -241,9 +245,7 @@ class SessionService:
             marked = await self._try_mark(user, row, mark, unread)
             if marked is not None:
                 return marked.read_through, marked.unread
-            # A newer event came between the count and the mark. Its own membership may be newer
-            # too: a user that was removed and added again meanwhile has another interval.
-            intervals = await self._conversations.intervals(key, user.user)
+            # A newer event came between the count and the mark.
             await self._runtime.sleep(PROJECTION_RETRY_MIN_S * self._runtime.random() * attempt)
         raise unavailable("the conversation moves faster than its unread can be counted")
 

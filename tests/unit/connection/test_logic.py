@@ -14,6 +14,7 @@ from qimd.connection.logic import (
     backlog_bucket,
     cut_history,
     cut_pushes,
+    history_end,
     history_limit,
     judge_request_id,
     refusal_of,
@@ -85,6 +86,15 @@ def test_a_history_page_is_the_newest_events_that_fit() -> None:
     assert cut_history(events, 2) == events[3:]
     assert cut_history([bytes(2 * PAGE_BYTES_MAX)], 5) == [bytes(2 * PAGE_BYTES_MAX)]
     assert cut_history([], 5) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "head", "end"), [(0, 7, 8), (8, 7, 8), (9, 7, 8), (2**64 - 1, 7, 8), (3, 7, 3)]
+)
+def test_a_history_page_ends_at_what_was_asked_for_or_at_the_head(
+    asked: int, head: int, end: int
+) -> None:
+    assert history_end(asked, head) == end
 
 
 def test_a_history_limit_is_taken_at_its_bound_and_refused_one_past() -> None:

@@ -176,6 +176,21 @@ async def test_history_is_what_lies_inside_the_user_s_memberships_newest_first_t
         assert await page(before_seq=2**64 - 1, limit=5) == ([1, 2, 3, 5, 6], False)
 
 
+async def test_who_is_removed_while_a_page_is_read_sees_nothing_from_behind_it() -> None:
+    async with world() as place:
+        key = await place.chat.create("c", "u1", "v")
+        await place.chat.say(key, "v", b"one")
+        client = await place.login("u1")
+        place.cluster.faults.delay(1.0, "history")
+        client.request(pull_history=gateway_pb2.PullHistory(conversation_id="c"))
+        await place.runtime.settle()
+        await place.chat.change(key, removed=["u1"])
+        await place.chat.say(key, "v", b"not for u1")
+        await place.runtime.advance(2)
+        history = (await one(place, client)).history_page
+        assert [event.conversation_seq for event in history.events] == [1, 2]
+
+
 async def test_a_history_page_stays_under_1_mib() -> None:
     async with world() as place:
         key = await place.chat.create("c", "u1", "v")

@@ -170,6 +170,7 @@ class World:
     writer: Writer
     mailbox: Mailbox
     sessions: Sessions
+    cluster: MemoryCluster
     chat: Chat
     service: ConnectionService
     streams: dict[str, MemoryStream] = field(default_factory=dict)
@@ -226,4 +227,4 @@ async def world() -> AsyncIterator[World]:
             runtime=runtime,
             metrics=metrics,
         )
-        yield World(runtime, metrics, auth, writer, mailbox, sessions, chat, service)
+        yield World(runtime, metrics, auth, writer, mailbox, sessions, cluster, chat, service)

@@ -297,6 +297,26 @@ async def test_a_membership_that_changes_under_a_mark_is_counted_by_its_new_inte
         assert marked == [(1, 1)]
 
 
+async def test_a_membership_that_changes_before_the_row_is_read_is_counted_too() -> None:
+    async with world(partitions=1) as place:
+        key = await place.chat.create("c", "u", "v")
+        await place.chat.say(key, "v")
+        await place.settle()
+        place.cluster.faults.delay(1.0, "row")
+        marked: list[tuple[int, int]] = []
+
+        async def mark() -> None:
+            marked.append(await place.service.mark_read(user("u"), key, 1))
+
+        place.runtime.spawn(mark(), "mark")
+        await place.settle()
+        await place.chat.change(key, removed=["u"])
+        await place.chat.say(key, "v", b"not for u")
+        await place.chat.change(key, added=["u"])
+        await place.runtime.advance(2)
+        assert marked == [(1, 1)]
+
+
 @pytest.mark.parametrize("fault", ["lose_reply", "land_late"])
 async def test_a_mark_whose_outcome_is_unknown_is_made_again(fault: str) -> None:
     async with world(partitions=1) as place:
