@@ -7,6 +7,7 @@ setting's name.
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from urllib.parse import quote
 
 from qimd.adapters.etcd import open_etcd
@@ -22,6 +23,7 @@ from qimd.adapters.kafka import (
 from qimd.adapters.redis import GateRefused, RedisStores, open_redis
 from qimd.adapters.scylla import SchemaTooNew, ScyllaBackends, ScyllaSettings, open_scylla
 from qimd.adapters.shadow import NamedStore, ShadowMailboxStore
+from qimd.app.roles import CONNECTION, MAILBOX, WRITER
 from qimd.app.run_settings import RunSettings
 from qimd.app.runtime import AsyncioRuntime
 from qimd.app.settings import SettingRefused
@@ -29,9 +31,11 @@ from qimd.control.shadow import MismatchAlarm
 from qimd.core.errors import QimError
 from qimd.fanout.logic import largest_record_bytes
 from qimd.ports.data import Backends
+from qimd.ports.health import Dependency, Ping
 from qimd.ports.log import LogFault
 from qimd.ports.mailbox import MailboxStore
 from qimd.ports.runtime import Runtime
+from qimd.ports.store import ShardKind
 from qimd.telemetry.metrics import Metrics
 
 
@@ -61,7 +65,7 @@ async def open_backends(
         log = await stack.enter_async_context(open_dispatch_log(settings, runtime))
         await _gate_log(settings, log, runtime)
         host, _, port = settings.etcd.rpartition(":")
-        lease = open_etcd(host, int(port), f"{settings.deployment}/leases/")
+        lease = open_etcd(host, int(port), f"{settings.deployment}/leases")
         stack.push_async_callback(lease.close)
         yield Backends(
             tenants=stores.tenants,
@@ -73,7 +77,33 @@ async def open_backends(
             projection=redis.projection,
             quarantine=redis.quarantine,
             shadow=pair,
+            dependencies=[
+                Dependency("kafka", log.identity, needed=False),
+                Dependency("etcd", partial(lease.view, ShardKind.WRITER, 0), needed=False),
+                *(
+                    Dependency(name, _ping(engine), needed=name == needed_engine(settings))
+                    for name, engine in engines.items()
+                ),
+            ],
         )
+
+
+def needed_engine(settings: RunSettings) -> str:
+    """The one engine without which a process of these roles serves nothing at all.
+
+    The log and etcd are none: without the log messages are acknowledged and mailboxes read, and
+    owners that etcd does not renew step down by themselves.
+    """
+    if settings.roles & {WRITER, CONNECTION}:
+        return settings.store_backend
+    return settings.mailboxes_on if MAILBOX in settings.roles else "redis"
+
+
+def _ping(stores: RedisStores | ScyllaBackends) -> Ping:
+    if isinstance(stores, RedisStores):
+        return partial(stores.engine.fetch, [(b"PING",)])
+    # At a quorum, as `open_scylla` asks whether it is ready.
+    return partial(stores.epochs.current, ShardKind.WRITER, 0)
 
 
 @asynccontextmanager
