@@ -32,6 +32,13 @@ _log = logger("grpc")
 
 GATEWAY: Final[ServiceDescriptor] = gateway_pb2.DESCRIPTOR.services_by_name["Gateway"]
 
+DEPENDENCY_PREFIX: Final = "qim.dependency."
+
+_STATUS: Final = {
+    True: health_pb2.HealthCheckResponse.SERVING,
+    False: health_pb2.HealthCheckResponse.NOT_SERVING,
+}
+
 KEEPALIVE_INTERVAL_MS: Final = 30_000
 """Between the server's own pings on an idle connection: below the idle limits of common NATs."""
 
@@ -132,13 +139,12 @@ class GrpcServer:
 
     async def set_serving(self, serving: bool) -> None:
         """What the health service says of the server and of each service."""
-        status = (
-            health_pb2.HealthCheckResponse.SERVING
-            if serving
-            else health_pb2.HealthCheckResponse.NOT_SERVING
-        )
         for name in ("", *self._names):
-            await self._health.set(name, status)
+            await self._health.set(name, _STATUS[serving])
+
+    async def set_dependency(self, name: str, up: bool) -> None:
+        """What the health service says of an engine, as `qim.dependency.<name>`."""
+        await self._health.set(f"{DEPENDENCY_PREFIX}{name}", _STATUS[up])
 
     async def stop(self, grace_s: float) -> None:
         """Accept nothing new, give what is under way `grace_s`, then cancel it."""

@@ -6,7 +6,7 @@ shows a stuck loop instead of hanging with it. On loopback: metrics name tenants
 
 import errno
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from socketserver import ThreadingMixIn
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -38,11 +38,21 @@ class _QuietHandler(WSGIRequestHandler):
 
 
 class MetricsServer:
-    """Serves from `start` to `stop`; `port` is the real one."""
+    """Serves from `start` to `stop`; `port` is the real one.
 
-    def __init__(self, metrics: Metrics, port: int, ready: Callable[[], bool]) -> None:
+    `failing` gives what /readyz says, a line each, while `ready` says no.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        port: int,
+        ready: Callable[[], bool],
+        failing: Callable[[], Sequence[object]] = tuple,
+    ) -> None:
         self._scrape = make_wsgi_app(metrics.registry)
         self._ready = ready
+        self._failing = failing
         try:
             self._server = make_server(
                 LOOPBACK, port, self._answer, server_class=_Server, handler_class=_QuietHandler
@@ -83,7 +93,8 @@ class MetricsServer:
         if path == "/readyz":
             if self._ready():
                 return _plain(start, "200 OK", "ready")
-            return _plain(start, "503 Service Unavailable", "not ready")
+            told = "\n".join(["not ready", *map(str, self._failing())])
+            return _plain(start, "503 Service Unavailable", told)
         return _plain(start, "404 Not Found", "see /metrics, /healthz and /readyz")
 
 

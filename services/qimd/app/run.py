@@ -46,7 +46,14 @@ async def open_run(settings: RunSettings, version: str) -> AsyncIterator[RunServ
         runtime = AsyncioRuntime(metrics)
         backends = await stack.enter_async_context(open_backends(settings, runtime, metrics))
         stack.push_async_callback(runtime.cancel_all)
-        sockets = Sockets(stack, settings, AdminToken(held.admin_token), runtime, metrics)
+        sockets = Sockets(
+            stack,
+            settings,
+            AdminToken(held.admin_token),
+            runtime,
+            metrics,
+            backends.dependencies,
+        )
         port = PeerPort(stack, settings, held.peer_token, metrics)
         node = Node(
             table=settings.table,

@@ -15,9 +15,11 @@ from google.protobuf.descriptor import ServiceDescriptor
 from qimd.app.folder import write_private
 from qimd.app.grpc_server import GrpcServer
 from qimd.app.grpc_stream import StreamHandler
+from qimd.app.health import Health
 from qimd.app.metrics_server import MetricsServer
 from qimd.app.settings import ProcessSettings
 from qimd.auth.admin import AdminToken
+from qimd.ports.health import Dependency
 from qimd.ports.runtime import Runtime
 from qimd.telemetry.logs import logger
 from qimd.telemetry.metrics import Metrics
@@ -74,10 +76,15 @@ class Sockets:
         admin_token: AdminToken,
         runtime: Runtime,
         metrics: Metrics,
+        dependencies: Sequence[Dependency] = (),
     ) -> None:
         self._stack = stack
         self._node: Served | None = None
-        self._metrics_server = MetricsServer(metrics, settings.metrics_port, self._is_ready)
+        self._serving = False
+        self._health = health = Health(dependencies, runtime, metrics)
+        self._metrics_server = MetricsServer(
+            metrics, settings.metrics_port, self._is_ready, lambda: health.failing
+        )
         stack.callback(self._metrics_server.stop)
         self._grpc_server = GrpcServer(
             settings=settings, admin_token=admin_token, runtime=runtime, metrics=metrics
@@ -86,7 +93,7 @@ class Sockets:
         self._grpc_server.bind()
 
     def _is_ready(self) -> bool:
-        return self._node is not None and self._node.is_ready
+        return self._node is not None and self._node.is_ready and self._health.serves
 
     @property
     def grpc(self) -> str:
@@ -107,9 +114,20 @@ class Sockets:
         node.start()
         self._stack.push_async_callback(node.drain)
         await node.ready()
-        await self._grpc_server.set_serving(True)
-        self._stack.push_async_callback(self._grpc_server.set_serving, False)
+        self._serving = True
+        await self._grpc_server.set_serving(self._health.serves)
+        self._stack.push_async_callback(self._end_serving)
+        self._health.start(self._tell_dependency)
         _log.info("ready", grpc=self.grpc, metrics=self.metrics)
+
+    async def _end_serving(self) -> None:
+        self._serving = False
+        await self._grpc_server.set_serving(False)
+
+    async def _tell_dependency(self, name: str, up: bool) -> None:
+        await self._grpc_server.set_dependency(name, up)
+        if self._serving:
+            await self._grpc_server.set_serving(self._health.serves)
 
 
 def write_ready_file(path: Path, grpc: str, metrics: str) -> None:

@@ -2,8 +2,10 @@
 line.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from qimd.ports.health import Dependency
 from qimd.ports.lease import LeasePort
 from qimd.ports.log import Log
 from qimd.ports.mailbox import MailboxStore
@@ -15,7 +17,9 @@ from qimd.ports.store import ConversationStore, EpochStore, TenantStore
 
 @dataclass(frozen=True, slots=True)
 class Backends:
-    """The adapters of one profile. `shadow` speaks for `mailbox` if that is a pair of stores."""
+    """The adapters of one profile. `shadow` speaks for `mailbox` if that is a pair of stores;
+    `dependencies` are the engines that may be away while the process runs.
+    """
 
     tenants: TenantStore
     epochs: EpochStore
@@ -26,3 +30,4 @@ class Backends:
     projection: ProjectionStore
     quarantine: QuarantineStore
     shadow: ShadowOperations | None = field(default=None, kw_only=True)
+    dependencies: Sequence[Dependency] = field(default=(), kw_only=True)

@@ -337,6 +337,17 @@ async def test_health_says_serving_only_while_the_node_is_ready(site: Site) -> N
         await site.server.set_serving(False)
 
 
+async def test_health_names_each_dependency(site: Site) -> None:
+    stub = health_pb2_grpc.HealthStub(site.channel)
+    request = health_pb2.HealthCheckRequest(service="qim.dependency.redis")
+    for up, told in (
+        (True, health_pb2.HealthCheckResponse.SERVING),
+        (False, health_pb2.HealthCheckResponse.NOT_SERVING),
+    ):
+        await site.server.set_dependency("redis", up)
+        assert (await stub.Check(request, timeout=10)).status == told
+
+
 async def test_reflection_lists_the_services(site: Site) -> None:
     stub = reflection_pb2_grpc.ServerReflectionStub(site.channel)
     call = stub.ServerReflectionInfo(timeout=10)

@@ -17,7 +17,10 @@ class Site:
     def __init__(self) -> None:
         self.ready = False
         self.metrics = Metrics()
-        self.server = MetricsServer(self.metrics, 0, lambda: self.ready)
+        self.failing: list[str] = []
+        self.server = MetricsServer(
+            self.metrics, 0, lambda: self.ready, lambda: tuple(self.failing)
+        )
         self.server.start()
 
     def get(self, path: str) -> tuple[int, str]:
@@ -48,6 +51,13 @@ def test_a_scrape_shows_the_five_zeros_at_zero(site: Site) -> None:
 def test_it_is_alive_at_once_and_ready_only_when_the_node_says_so(site: Site) -> None:
     assert site.get("/healthz") == (200, "alive\n")
     assert site.get("/readyz") == (503, "not ready\n")
+    site.ready = True
+    assert site.get("/readyz") == (200, "ready\n")
+
+
+def test_what_is_away_is_named_a_line_each_while_it_is_not_ready(site: Site) -> None:
+    site.failing = ["etcd: refused", "redis: no answer"]
+    assert site.get("/readyz") == (503, "not ready\netcd: refused\nredis: no answer\n")
     site.ready = True
     assert site.get("/readyz") == (200, "ready\n")
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from qimd.app.main import main
+from qimd.app.profiles import needed_engine
 from qimd.app.run_settings import RunSettings
 from qimd.app.settings import SettingRefused, add_flags, load, shown
 
@@ -139,3 +140,12 @@ def test_a_shadow_on_scylla_asks_for_its_settings() -> None:
 def test_the_share_that_is_compared_is_a_share(value: str) -> None:
     with pytest.raises(SettingRefused, match="--mailbox-shadow-share"):
         loaded(**NEEDED, QIM_MAILBOX_SHADOW_SHARE=value)
+
+
+@pytest.mark.parametrize(
+    ("role", "needed"),
+    [("all", "scylla"), ("writer", "scylla"), ("mailbox", "redis"), ("session", "redis")],
+)
+def test_one_engine_is_what_a_process_serves_nothing_without(role: str, needed: str) -> None:
+    settings = loaded(**NEEDED, **SCYLLA, QIM_MAILBOX_BACKEND="redis", QIM_ROLE=role)
+    assert needed_engine(settings) == needed
