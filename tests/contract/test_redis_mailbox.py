@@ -111,6 +111,7 @@ async def test_what_takes_parts_takes_all_of_them(
     store = stores.mailbox
     await two_days(store)
     assert value(await store.fold_marks(0, TERM, at(9))) == 9
+    assert b"folding" not in await kinds(stores)
     value(await store.keep_records(0, TERM, [kept_record(n, 0) for n in range(1, 8)]))
     assert value(await store.drop_kept(0, TERM, at(6))) == 6
     assert [one.seq for one in await store.kept_records(0, SEQ_NONE, 9)] == [at(7)]
