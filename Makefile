@@ -41,6 +41,10 @@ engines: setup ## Install and start the real engines, or those of NAMES; print t
 engines-stop: setup ## Stop the engines
 	@$(BIN)/python -m tests.engines down $(NAMES)
 
+.PHONY: chaos
+chaos: setup ## Kill, stop and cut off every role on the real engines, and tell what was counted
+	@$(BIN)/python -m tests.engines run $(BIN)/pytest tests/e2e/engines --chaos
+
 .PHONY: sim
 sim: setup ## Simulate SEEDS worlds from number FROM on; MUTANTS=1 hunts broken builds; SEED=k tells one
 	@$(BIN)/python -m tests.sim --seeds $(or $(SEEDS),2000) --from $(or $(FROM),0) \

@@ -1,0 +1,64 @@
+"""Deaths of each role amid traffic: by SIGKILL, whose leases run out, and by SIGTERM, which hands
+over. Nothing that was acknowledged is missing, nothing is there twice.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.e2e.engines.deployment import SEED_LEASE, Deployment, deployed, owned_by
+from tests.e2e.engines.traffic import Traffic
+
+from qimd.app.demo_verdict import Verdict
+
+pytestmark = pytest.mark.chaos
+
+OWNING = ("writer", "mailbox", "session")
+SETTLED = '"reason": "drained", "settled": true'
+
+
+async def kill_each_role_and_hand_over(
+    deployment: Deployment, shown: Callable[[Verdict], None]
+) -> None:
+    roles = {role: deployment.process(role, role) for role in (*OWNING, "connection")}
+    await asyncio.gather(*(process.start() for process in roles.values()))
+    deployment.lead_to(roles["connection"])
+    heir = deployment.process("heir", "all")
+    await heir.start()
+    traffic = Traffic(deployment)
+    await traffic.set_up()
+    async with traffic.flowing():
+        for name in OWNING:
+            await traffic.more()
+            await deployment.kill(roles[name])
+            await owned_by(heir, name)
+        await traffic.more()
+        deployment.lead_to(heir)
+        await deployment.kill(roles["connection"])
+        await traffic.more()
+
+        second = deployment.process("second", "all")
+        await second.start()
+        await traffic.more()
+        deployment.lead_to(second)
+        await deployment.stop(heir)
+        # Every shard was given up with nothing under way, which spares its heir the wait.
+        shards = (2 * deployment.mailbox_shards) + deployment.mailbox_shards
+        assert heir.told().count(SETTLED) == shards
+        await owned_by(second, *OWNING)
+        await traffic.more()
+    shown(await traffic.verify())
+
+
+async def test_each_role_is_killed_and_all_handed_over_amid_traffic(
+    deployment: Deployment, shown: Callable[[Verdict], None]
+) -> None:
+    await kill_each_role_and_hand_over(deployment, shown)
+
+
+async def test_each_role_is_killed_and_all_handed_over_under_the_seeds_leases(
+    tmp_path: Path, shown: Callable[[Verdict], None]
+) -> None:
+    async with deployed(tmp_path, lease=SEED_LEASE) as deployment:
+        await kill_each_role_and_hand_over(deployment, shown)
