@@ -1,0 +1,210 @@
+"""R-1: a writer that was stopped beyond its succession and goes on, and never learns of it.
+
+Its self-fence and its lease's loss are taken from it (`builds`), so that the two checkpoints alone
+stand between it and the mailboxes. Each is then switched off, to see that the test would notice.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import grpc
+import pytest
+from tests.e2e.engines.builds import journal, throw
+from tests.e2e.engines.deployment import (
+    SHARDS,
+    TENANT,
+    Deployment,
+    Process,
+    owned_by,
+    until,
+)
+from tests.e2e.engines.traffic import MEMBERS, ROOMS, Traffic
+
+from qim.conversation.v1.event_pb2 import Message
+from qim.dispatch.v1.group_dispatch_pb2 import GroupDispatch
+from qim.gateway.v1.gateway_pb2 import OutgoingEvent
+from qim.writer.v1.writer_service_pb2 import CommitRequest
+from qim.writer.v1.writer_service_pb2_grpc import WriterServiceStub
+from qimd.adapters.kafka import KafkaLog
+from qimd.app.demo_verdict import Verdict
+from qimd.contract import codec
+from qimd.core.ids import EventId, TenantId, UserId, dispatch_id
+from qimd.core.outcome import Applied
+from qimd.core.routing import RoutingTable
+from qimd.ports.log import ProduceRecord
+
+pytestmark = pytest.mark.chaos
+
+INJECTED = 20
+"""A half before the mailbox is restarted, a half behind it."""
+STRANGERS = tuple(f"stranger-{number}" for number in range(8))
+"""In no room: lanes of theirs have met no epoch."""
+
+
+def push(process: Process, deployment: Deployment, room: str) -> str:
+    """A commit by one process and no other; what came of it."""
+    request = CommitRequest(
+        tenant_id=TENANT,
+        conversation_id=room,
+        sender_user_id=MEMBERS[0],
+        sender_device_id="old",
+        events=[OutgoingEvent(client_msg_id=f"late-{room}", message=Message(body=b"late"))],
+    )
+    with grpc.insecure_channel(process.grpc) as channel:
+        try:
+            answer = WriterServiceStub(channel).Commit(
+                request, timeout=30, metadata=deployment.admin_metadata
+            )
+        except grpc.RpcError as error:
+            return str(error.code().name)
+    return str(answer.results[0].WhichOneof("outcome"))
+
+
+def since(deployment: Deployment, start: int) -> Counter[tuple[str, str]]:
+    """(step, outcome) of the old writer's conditional writes."""
+    return Counter((line["step"], line["outcome"]) for line in journal(deployment.folder)[start:])
+
+
+async def records(log: KafkaLog) -> list[GroupDispatch]:
+    """Everything that the topic holds."""
+    found = []
+    for partition in range(SHARDS):
+        marks = await log.watermarks(partition)
+        reader = await log.open_reader(partition, marks.low)
+        position = marks.low
+        while position < marks.high:
+            for record in await reader.fetch(500, 1.0):
+                found.append(GroupDispatch.FromString(record.value))
+                position = record.offset + 1
+    return found
+
+
+def forged(real: Sequence[GroupDispatch], old_epoch: int, count: int) -> list[ProduceRecord]:
+    """Records of committed events under the old epoch, cut in another way, so that no dispatch_id
+    absorbs them: for members and, every other one, for a stranger, whose lane met no epoch.
+    """
+    table = RoutingTable(1, SHARDS, SHARDS)
+    made = []
+    for number in range(count):
+        record = GroupDispatch()
+        record.CopyFrom(real[number % len(real)])
+        record.fencing_epoch = old_epoch
+        record.chunk_index, record.chunk_count = number + 1, count + 1
+        event = EventId(record.event_id)
+        record.dispatch_id = dispatch_id(event, record.mailbox_shard, record.chunk_index)
+        if number % 2:
+            places = {user: table.mailbox(TenantId(TENANT), UserId(user)) for user in STRANGERS}
+            here = [user for user, place in places.items() if place[0] == record.mailbox_shard]
+            del record.blocks[:]
+            record.blocks.add(lane=places[here[0]][1], user_ids=here[:1])
+        made.append(ProduceRecord(record.mailbox_shard, codec.encode(record)))
+    return made
+
+
+async def inject(deployment: Deployment, batch: Sequence[ProduceRecord], process: Process) -> None:
+    """Append them as an old owner would, and return once the mailbox has been past them."""
+    async with deployment.log() as log:
+        producer = await log.open_producer()
+        assert all(isinstance(each, Applied) for each in await producer.produce(batch))
+
+    def is_past() -> bool:
+        with deployment.admin_of(process) as admin:
+            return all(one.next_offset == one.high_watermark for one in admin.mailbox_shards())
+
+    await until(is_past, "the mailbox has read what was injected")
+
+
+def counted(process: Process) -> tuple[float, float]:
+    """(stale dispatches dropped, entries written) by a process."""
+    found = process.samples()
+    return (
+        process.total("stale_epoch_dispatch_dropped_total"),
+        found.get('stage_entries_total{stage="mailbox"}', 0.0),
+    )
+
+
+async def stopped_beyond_succession(
+    deployment: Deployment, rooms_taken: Sequence[str]
+) -> tuple[Process, Process, Traffic]:
+    """An old writer that goes on as if nothing had been, its heir, and what was sent through both.
+
+    The heir has written to `rooms_taken` alone.
+    """
+    build = ("believes", "journal", "checkpoint-1-switch")
+    old = deployment.process("old", "writer", build=build)
+    await old.start()
+    heir = deployment.process("heir", "all", build=("checkpoint-2-switch",))
+    await heir.start()
+    deployment.lead_to(heir)
+    traffic = Traffic(deployment)
+    await traffic.set_up()
+    await traffic.say()
+    await traffic.settle()
+    assert await asyncio.to_thread(old.owns, "writer")
+    old.pause()
+    await owned_by(heir, "writer")
+    await traffic.say(*rooms_taken)
+    old.resume()
+    return old, heir, traffic
+
+
+async def every_write_is_refused(
+    deployment: Deployment, old: Process, rooms: Sequence[str]
+) -> None:
+    start = len(journal(deployment.folder))
+    for room in rooms:
+        assert await asyncio.to_thread(push, old, deployment, room) != "accepted"
+    steps = since(deployment, start)
+    assert steps["commit", "NotApplied"] + steps["claim", "NotApplied"] >= len(rooms)
+    assert {outcome for _, outcome in steps} == {"NotApplied"}, steps
+
+
+async def every_record_is_dropped(
+    deployment: Deployment, heir: Process, old_epoch: int, real: Sequence[GroupDispatch]
+) -> None:
+    batch = forged(real, old_epoch, INJECTED)
+    for number, half in enumerate((batch[: INJECTED // 2], batch[INJECTED // 2 :])):
+        if number:
+            # What it knows of epochs is durable, or the second half would be taken.
+            await deployment.stop(heir)
+            await heir.start()
+            deployment.lead_to(heir)
+        dropped, entries = await asyncio.to_thread(counted, heir)
+        await inject(deployment, half, heir)
+        assert await asyncio.to_thread(counted, heir) == (dropped + len(half), entries)
+
+
+async def test_both_checkpoints_stop_a_writer_that_was_stopped_and_goes_on(
+    steady: Deployment, shown: Callable[[Verdict], None]
+) -> None:
+    taken, untouched = ROOMS[:3], ROOMS[3:]
+    old, heir, traffic = await stopped_beyond_succession(steady, taken)
+    await every_write_is_refused(steady, old, (*taken, *untouched))
+
+    await traffic.say()
+    await traffic.settle()
+    async with steady.log() as log:
+        real = await records(log)
+    epochs = sorted({record.fencing_epoch for record in real})
+    assert len(epochs) == 2 * SHARDS, "each writer shard had two owners"
+    oldest = epochs[0]
+    newest = {(r.conversation_id, r.mailbox_shard): r for r in real if r.fencing_epoch > epochs[1]}
+    await every_record_is_dropped(steady, heir, oldest, list(newest.values()))
+    for stranger in STRANGERS:
+        async with traffic.client(stranger, "phone") as client:
+            assert [event async for event in client.events(until_caught_up=True)] == []
+    shown(await traffic.verify())
+
+    # Without checkpoint 2 a record of the old epoch has an entry.
+    throw(steady.folder, "checkpoint-2-off")
+    dropped, entries = await asyncio.to_thread(counted, heir)
+    await inject(steady, forged(list(newest.values()), oldest, INJECTED + 1)[-1:], heir)
+    after = await asyncio.to_thread(counted, heir)
+    assert (after[0], after[1] > entries) == (dropped, True)
+
+    # Without checkpoint 1 a write of the old writer lands.
+    throw(steady.folder, "checkpoint-1-off")
+    start = len(journal(steady.folder))
+    assert await asyncio.to_thread(push, old, steady, untouched[0]) == "accepted"
+    assert since(steady, start)["commit", "Applied"] == 1
