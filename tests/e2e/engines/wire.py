@@ -73,10 +73,11 @@ class Wire:
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            # Before anything is waited for: the wait itself may be cancelled.
+            up_writer.close()
             for one in both:
                 one.cancel()
             await asyncio.gather(*both, return_exceptions=True)
-            up_writer.close()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(_CHUNK):
