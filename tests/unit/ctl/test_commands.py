@@ -64,8 +64,17 @@ def test_every_command_has_help_and_a_format(capsys: pytest.CaptureFixture[str])
     for path in every:
         assert run([*path, "--help"]) == 0
         shown = capsys.readouterr().out
-        if path != ["completion"]:
+        # A script for a shell, and another program's answer.
+        if path not in (["completion"], ["config"]):
             assert "--output [table|json|jsonl]" in shown, path
+
+
+def test_config_is_answered_by_the_server_s_own_command(capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--secrets", "no such file", "--dispatch-recovery-window-ms", "1000"]
+    assert run(["config", "show", "--origin", *arguments]) == 0
+    assert "QIM_DISPATCH_RECOVERY_WINDOW_MS=1000  # --dispatch" in capfd.readouterr().out
+    assert run(["config", "check", *arguments]) == 2
+    assert "--secrets" in capfd.readouterr().err
 
 
 def test_explain_knows_every_code(capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,16 +105,13 @@ def completion(ctx: click.Context, shell: str) -> None:
     click.echo(script.source_template % script.source_vars())
 
 
-@click.command(
-    context_settings={"ignore_unknown_options": True, "help_option_names": []},
-    add_help_option=False,
-)
+@click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def config(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     """Check or show a server's settings: `config check`, `config show --origin`.
 
-    The server's own command of the same installation answers: `qimd config`.
+    The server's own command of the same installation answers: see `qimd config --help`.
     """
     import subprocess
     import sys
