@@ -8,17 +8,15 @@ of the one before. Records of one conversation for the same users become one gro
 (user, conversation) is written once for the whole group. Groups are applied in order, so a record
 may join an earlier group only if nothing between them concerns its users: `_Fold` says when.
 
-**Stale epochs.** The projection keeps no epoch marks, and needs none for what our own producers
-write. A record exists only for a committed event, and its content is a pure function of that event.
-A record that the mailbox drops as stale therefore always has a live copy of the same dispatch_id:
-progress of the outbox is fenced, so the successor produced the event again. Whichever copy comes
-first is projected, the other one is at or below `applied_seq` and changes nothing; and since of an
-ordered run a prefix lands, no copy comes before the events below it. What the rule is kept for is a
-record of an owner that is no longer one and that nobody follows: `EpochFilter` drops those that
-come behind a larger epoch in this term, as the mailbox does.
+**Stale epochs.** The projection judges none. A record exists only for a committed event, and its
+content is a pure function of that event; whoever appends an event has seen those below it in the
+log, or appends them first, and of an ordered run a prefix lands. So the first copies of a
+conversation's events come in order, whichever epochs they carry, and the others are at or below
+`applied_seq` and change nothing. To drop a stale copy would need marks that outlive the term, as
+the mailbox's do: dropped by one owner, and its successor begins behind it, the next copy would
+raise `applied_seq` past an event that nobody counted.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -36,8 +34,6 @@ from qimd.ports.projection import (
 )
 
 _ZERO_TOPIC_ID: Final = "00000000-0000-0000-0000-000000000000"
-_EPOCHS_MAX: Final = 65_536
-"""Conversations whose epoch is remembered a partition: those that were active lately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,29 +126,6 @@ def judge_record(dispatch: Dispatch, partition: int, log_identity: str) -> Dirty
     return None
 
 
-# --- epochs -----------------------------------------------------------------------------------
-
-
-class EpochFilter:
-    """The largest fencing epoch of each conversation that this term has seen, the recent ones."""
-
-    def __init__(self, conversations_max: int = _EPOCHS_MAX) -> None:
-        self._epochs: OrderedDict[ConversationKey, int] = OrderedDict()
-        self._max = conversations_max
-
-    def stale(self, key: ConversationKey, fencing_epoch: int) -> bool:
-        """Whether a larger epoch of the conversation came before; the epoch is remembered."""
-        seen = self._epochs.get(key, 0)
-        if fencing_epoch < seen:
-            return True
-        if fencing_epoch > seen:
-            self._epochs[key] = fencing_epoch
-            if len(self._epochs) > self._max:
-                self._epochs.popitem(last=False)
-        self._epochs.move_to_end(key)
-        return False
-
-
 # --- folding ----------------------------------------------------------------------------------
 
 
@@ -168,7 +141,7 @@ class FoldedStep:
 def fold(dispatches: Sequence[Dispatch | None], rows_max: int) -> tuple[FoldedStep, ...]:
     """Consecutive records as steps of at most `rows_max` row writes (one record may exceed it).
 
-    None stands for a record that projects nothing: quarantined, or stale. Applying the steps is the
+    None stands for a record that projects nothing: quarantined. Applying the steps is the
     same as applying the records one by one.
     """
     steps: list[FoldedStep] = []

@@ -28,7 +28,6 @@ from qimd.ports.projection import PartitionCheckpoint, ProjectStep
 from qimd.ports.quarantine import Quarantined
 from qimd.session.logic import (
     Dirty,
-    EpochFilter,
     FoldedStep,
     fold,
     judge_checkpoint,
@@ -67,7 +66,6 @@ class Projector:
         self._runtime = ports.runtime
         self._metrics = ports.metrics
         self._steps = Steps(term, ports.runtime, lambda: self._watch(None))
-        self._epochs = EpochFilter()
         self._sampled_at_s = float("-inf")
         self._proved_at_s = float("-inf")
         self._oldest_ms = 0
@@ -184,8 +182,7 @@ class Projector:
             if wrong is not None:
                 fault = ProjectionDirty(f"offset {record.offset}: {wrong.reason}")
                 break
-            stale = self._epochs.stale(dispatch.ref.key, dispatch.fencing_epoch)
-            decoded.append(None if stale else dispatch)
+            decoded.append(dispatch)
         if spoilt:
             # Durable first: past the checkpoint, the log may be the only other place it exists in.
             await self._steps.settle(

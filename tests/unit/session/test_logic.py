@@ -1,4 +1,4 @@
-"""The projection's pure decisions: gates, folding, stale epochs, read marks."""
+"""The projection's pure decisions: gates, folding, read marks."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +15,6 @@ from qimd.ports.projection import PartitionCheckpoint, ProjectionGroup, SessionR
 from qimd.ports.store import key_of
 from qimd.session.logic import (
     Dirty,
-    EpochFilter,
     clamp_mark,
     fold,
     judge_checkpoint,
@@ -136,25 +135,6 @@ def test_a_record_of_another_log_or_shard_is_refused() -> None:
     assert judge_record(record, 0, LOG.text) is None
     assert isinstance(judge_record(record, 1, LOG.text), Dirty)
     assert isinstance(judge_record(record, 0, "cluster/other"), Dirty)
-
-
-# --- epochs ---------------------------------------------------------------------------------
-
-
-def test_a_record_behind_a_larger_epoch_of_its_conversation_is_stale() -> None:
-    epochs = EpochFilter()
-    one, other = key_of("acme", "1"), key_of("acme", "2")
-    seen = [epochs.stale(one, 7), epochs.stale(one, 8), epochs.stale(one, 7), epochs.stale(one, 8)]
-    assert seen == [False, False, True, False]
-    assert not epochs.stale(other, 7)
-
-
-def test_the_epochs_that_are_remembered_are_bounded() -> None:
-    epochs = EpochFilter(conversations_max=2)
-    keys = [key_of("acme", str(index)) for index in range(3)]
-    for key in keys:
-        epochs.stale(key, 9)
-    assert [epochs.stale(key, 1) for key in reversed(keys)] == [True, True, False]
 
 
 # --- folding --------------------------------------------------------------------------------

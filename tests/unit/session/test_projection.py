@@ -10,7 +10,7 @@ from qimd.core.errors import ErrorCode
 from qimd.core.lease import Term
 from qimd.core.outcome import Refusal
 from qimd.core.parameters import UNREAD_DRIFT_SAMPLE_INTERVAL_S
-from qimd.core.records import EventKind
+from qimd.core.records import Event
 from qimd.ports.log import LogSettings, ProduceRecord
 from qimd.telemetry.metrics import Metrics
 
@@ -335,25 +335,36 @@ async def test_a_record_in_the_wrong_partition_halts() -> None:
         assert "mailbox shard" in place.dirty()
 
 
-async def test_an_older_owner_s_records_behind_a_newer_epoch_are_not_shown() -> None:
-    """R-1: what comes behind a larger epoch changes no row, whether it was committed or not."""
+async def test_copies_of_two_owners_are_counted_once_whoever_projects_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An owner that was replaced dispatches on for a while, and the projection moves meanwhile."""
     async with world(partitions=1) as place:
-        key = await place.chat.create("c", "u", "v")
-        old = place.chat.epoch
-        first = await place.chat.say(key, "v")
-        await place.runtime.advance(2)
-        await place.chat.start()
-        await place.chat.say(key, "v")
-        await place.settle()
-        before = await place.list_all("u")
-        made_up = replace(first, conversation_seq=90, kind=EventKind.MESSAGE)
-        for event in (first, made_up):
-            await place.chat.produce(
-                *place.chat.records(event, place.chat.members[key], fencing_epoch=old)
-            )
-        await place.settle()
-        assert await place.list_all("u") == before
-        assert not place.dirty()
+        chat = place.chat
+        key = await chat.create("c", "u", "v")
+
+        async def nothing(*records: ProduceRecord) -> None:
+            return None
+
+        monkeypatch.setattr(chat, "produce", nothing)
+        first, second, third = [await chat.say(key, "v") for _ in range(3)]
+        monkeypatch.undo()
+        old = chat.epoch
+        await chat.start()
+        new = chat.epoch
+
+        async def dispatch(epoch: int, *events: Event) -> None:
+            for event in events:
+                records = chat.records(event, chat.members[key], fencing_epoch=epoch)
+                await chat.produce(*records)
+            await place.settle()
+
+        await dispatch(new, first)
+        await dispatch(old, first, second)
+        await place.restart()
+        await dispatch(old, third)
+        await dispatch(new, second, third)
+        assert await place.unread("u") == {"c": 3}
 
 
 async def test_another_owner_s_term_makes_it_step_down_and_not_dirty() -> None:
