@@ -176,12 +176,15 @@ class Server:
         """An orderly end, or a kill if it takes too long."""
         if self.down or self.frozen:
             return
-        drained = self.process.spawn(self.node.drain(), "drain")
+        process = self.process
+        drained = process.spawn(self.node.drain(), "drain")
         for _ in range(40):
-            if drained.done() or self.down:
+            if drained.done() or self.down or self.process is not process:
                 break
             await asyncio.sleep(0.1)
-        self.kill()
+        # Healing may have ended it, and started another one, that nobody wants to drain.
+        if self.process is process:
+            self.kill()
 
     def cut_streams(self) -> None:
         """Every client's stream breaks."""
