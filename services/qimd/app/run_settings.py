@@ -26,6 +26,8 @@ ROLES: Final = (*sorted(ALL), "all")
 STORE_BACKENDS: Final = ("redis", "scylla")
 MAILBOX_SHARDS_DEFAULT: Final = 8
 PORT_MAX: Final = 65_535
+EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - refused, not bound
+"""To listen on; nobody can be called there."""
 
 
 def address(text: str) -> str:
@@ -192,6 +194,11 @@ class RunSettings(ProcessSettings):
                 "--session-dispatch-partition-count",
                 f"{expected} is not --mailbox-shards ({self.mailbox_shards}): mailboxes and "
                 "projection read the same topic",
+            )
+        if self.hop_address is None and self.host in EVERY_ADDRESS:
+            raise SettingRefused(
+                "--hop-address",
+                f"is required with --host {self.host}: other processes can't dial that",
             )
         if self.hop_port > PORT_MAX:
             raise SettingRefused("--hop-port", f"a port is at most {PORT_MAX}")

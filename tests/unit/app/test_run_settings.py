@@ -96,6 +96,24 @@ def test_what_can_not_be_started_with_is_refused_by_its_flag(
     assert refused.value.field.startswith(flag)
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_a_process_that_listens_everywhere_says_where_others_dial_it(
+    host: str, tmp_path: Path
+) -> None:
+    pem = tmp_path / "a.pem"
+    pem.write_text("")
+    files = {
+        "QIM_TLS_CERTIFICATE": str(pem),
+        "QIM_TLS_PRIVATE_KEY": str(pem),
+        "QIM_PEER_CERTIFICATE_AUTHORITY": str(pem),
+        "QIM_PEER_NAMES": "qim",
+    }
+    with pytest.raises(SettingRefused, match="--hop-address: is required"):
+        loaded("--host", host, **NEEDED, **files)
+    told = loaded("--host", host, "--hop-address", "writer-1:7402", **NEEDED, **files)
+    assert told.hop_address == "writer-1:7402"
+
+
 def test_show_says_where_each_value_comes_from() -> None:
     flags = {"role": "writer"}
     lines = shown(RunSettings, flags, NEEDED, with_origin=True)
