@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection
 
 from qim.gateway.v1 import gateway_pb2
 from qimd.app.grpc_stream import GatewayCalls, StreamHandler
-from qimd.app.settings import ProcessSettings, SettingRefused
+from qimd.app.settings import ProcessSettings, SettingRefused, joined
 from qimd.auth.admin import AdminToken
 from qimd.contract.grpc_aio import StrictServerInterceptor
 from qimd.contract.grpc_status import to_rpc_status
@@ -116,7 +116,7 @@ class GrpcServer:
     @property
     def address(self) -> str:
         """host:port, as a client dials it."""
-        return _join(self._settings.host, self.port)
+        return joined(self._settings.host, self.port)
 
     def bind(self) -> None:
         """Take the port; `port` is the real one from then on.
@@ -128,9 +128,9 @@ class GrpcServer:
         if port:
             _check_free(host, port)
         try:
-            self.port = self._add_port(_join(host, port))
+            self.port = self._add_port(joined(host, port))
         except RuntimeError:
-            raise SettingRefused("--grpc-port", f"can't listen on {_join(host, port)}") from None
+            raise SettingRefused("--grpc-port", f"can't listen on {joined(host, port)}") from None
 
     async def start(self) -> None:
         """Begin to answer; NOT_SERVING until `set_serving`."""
@@ -183,11 +183,7 @@ def _check_free(host: str, port: int) -> None:
                     "--grpc-port", f"port {port} of {host} is in use; choose another, or 0"
                 ) from None
             flag = "--host" if error.errno != errno.EACCES else "--grpc-port"
-            raise SettingRefused(flag, f"{_join(host, port)}: {error.strerror}") from None
-
-
-def _join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            raise SettingRefused(flag, f"{joined(host, port)}: {error.strerror}") from None
 
 
 # --- services ---------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from qimd.app.hops.credentials import SharedSecret, by_certificate
 from qimd.app.hops.options import CHANNEL_OPTIONS, SERVER_OPTIONS
 from qimd.app.links import HopSite, Links
 from qimd.app.run_settings import RunSettings
-from qimd.app.settings import SettingRefused
+from qimd.app.settings import SettingRefused, joined
 from qimd.contract.grpc_aio import StrictServerInterceptor
 from qimd.telemetry.logs import logger
 from qimd.telemetry.metrics import Metrics
@@ -40,7 +40,7 @@ class PeerPort:
         port = self._bind(settings)
         shared = SharedSecret(secret)
         self.site = HopSite(
-            address=settings.hop_address or f"{settings.host}:{port}",
+            address=settings.hop_address or joined(settings.host, port),
             channel=self._channel,
             credentials=() if self._files else shared.credentials,
             authenticate=(
@@ -55,7 +55,7 @@ class PeerPort:
         await self._server.start()
 
     def _bind(self, settings: RunSettings) -> int:
-        place = f"{settings.host}:{settings.hop_port}"
+        place = joined(settings.host, settings.hop_port)
         try:
             if self._files is None:
                 return self._server.add_insecure_port(place)

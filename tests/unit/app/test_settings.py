@@ -12,6 +12,7 @@ from qimd.app.settings import (
     add_flags,
     flag_of,
     is_loopback,
+    joined,
     load,
     variable_of,
 )
@@ -46,6 +47,11 @@ def test_each_setting_has_a_flag_a_variable_and_a_meaning() -> None:
         assert flag_of(field.name) in text
         assert variable_of(field.name) in text
         assert " ".join(field.metadata["help"].split()) in text
+
+
+def test_an_ipv6_address_is_joined_in_brackets() -> None:
+    assert joined("127.0.0.1", 7402) == "127.0.0.1:7402"
+    assert joined("::1", 7402) == "[::1]:7402"
 
 
 @pytest.mark.parametrize(
