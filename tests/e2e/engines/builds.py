@@ -22,6 +22,7 @@ import qimd.app.run
 import qimd.mailbox.logic as mailbox_logic
 import qimd.writer.shard as writer_shard
 from qimd.adapters.redis.scripts import Script
+from qimd.app.hops.router import Router
 from qimd.core.lease import Term
 from qimd.core.outcome import Applied, Outcome, Unknown
 from qimd.ports.data import Backends
@@ -130,7 +131,14 @@ def _believes() -> None:
     Term.may_write = lambda self, now_s: True  # type: ignore[method-assign]
     Term.end = lambda self: None  # type: ignore[method-assign]
     writer_shard.Shard._stale = lambda self: None  # type: ignore[method-assign]
+    # Nor does it pass on to its heir what it was refused itself.
+    Router._find = _finds_itself  # type: ignore[method-assign]
+    Router.moved = lambda self, *about: False  # type: ignore[method-assign]
     _change_ports(lambda ports: replace(ports, lease=_Kept(ports.lease)))
+
+
+async def _finds_itself(router: Router, *_about: object) -> str:
+    return router._address
 
 
 def _without_checkpoint_1() -> None:
