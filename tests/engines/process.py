@@ -30,6 +30,7 @@ TAIL_LINES: Final = 30
 # Below the range from which systems take the ports of outgoing connections: one of those could
 # take a port in the seconds between our choice and the server's bind.
 _PORTS: Final = range(20_000, 32_000)
+_given: Final[set[int]] = set()
 
 
 class NotUp(Exception):
@@ -42,11 +43,14 @@ class NotUp(Exception):
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on."""
+    """A port of loopback that nobody listens on, and that this process was not given before."""
     while True:
         port = random.choice(_PORTS)
+        if port in _given:
+            continue
         with socket.socket() as probe, suppress(OSError):
             probe.bind((HOST, port))
+            _given.add(port)
             return port
 
 
