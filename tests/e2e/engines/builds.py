@@ -23,6 +23,7 @@ import qimd.mailbox.logic as mailbox_logic
 import qimd.writer.shard as writer_shard
 from qimd.adapters.redis.scripts import Script
 from qimd.app.hops.router import Router
+from qimd.app.runtime import AsyncioRuntime
 from qimd.core.lease import Term
 from qimd.core.outcome import Applied, Outcome, Unknown
 from qimd.ports.data import Backends
@@ -39,10 +40,20 @@ def throw(scene: Path, switch: str, *, on: bool = True) -> None:
         (scene / switch).unlink()
 
 
+def step_clock(scene: Path, offset_ms: int) -> None:
+    """How far from the system's a build's wall clock is from now on."""
+    new = scene / f"{_CLOCK}.new"
+    new.write_text(str(offset_ms))
+    new.replace(scene / _CLOCK)
+
+
 def journal(scene: Path) -> list[dict[str, Any]]:
     """What the builds noted, in order."""
     path = scene / "journal"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+_CLOCK: Final = "clock"
 
 
 def _scene() -> Path:
@@ -174,6 +185,17 @@ def _without_checkpoint_2() -> None:
     )
 
 
+def _stepped_clock() -> None:
+    """A wall clock that `step_clock` moves; time that passes is real."""
+    real = AsyncioRuntime.wall_ms
+    AsyncioRuntime.wall_ms = lambda self: real(self) + _offset_ms()  # type: ignore[method-assign]
+
+
+def _offset_ms() -> int:
+    path = _scene() / _CLOCK
+    return int(path.read_text()) if path.exists() else 0
+
+
 _changes: list[Callable[[Backends], Backends]] = []
 
 
@@ -192,6 +214,7 @@ BUILDS: Final[dict[str, Callable[[], None]]] = {
         lambda ports: replace(ports, log=_HalfDispatches(ports.log))
     ),
     "believes": _believes,
+    "stepped-clock": _stepped_clock,
     "checkpoint-1-switch": _without_checkpoint_1,
     "checkpoint-2-switch": _without_checkpoint_2,
 }

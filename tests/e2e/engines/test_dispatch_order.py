@@ -7,7 +7,6 @@ a batch is not durable, progress does not move at all.
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from tests.e2e.engines.builds import journal, throw
 from tests.e2e.engines.deployment import Deployment, owned_by, until
 from tests.e2e.engines.traffic import Traffic
@@ -17,7 +16,6 @@ from qimd.app.demo_verdict import Verdict
 SERVICES = Path(__file__).parents[3] / "services"
 
 
-@pytest.mark.chaos
 async def test_killed_between_durable_dispatches_and_progress_nothing_is_missing(
     steady: Deployment, shown: Callable[[Verdict], None]
 ) -> None:
@@ -41,7 +39,6 @@ async def test_killed_between_durable_dispatches_and_progress_nothing_is_missing
     assert heir.total("duplicates_total") > 0
 
 
-@pytest.mark.chaos
 async def test_progress_does_not_move_while_a_part_of_a_batch_is_not_durable(
     steady: Deployment, shown: Callable[[Verdict], None]
 ) -> None:

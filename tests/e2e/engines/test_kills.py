@@ -12,8 +12,6 @@ from tests.e2e.engines.traffic import Traffic
 
 from qimd.app.demo_verdict import Verdict
 
-pytestmark = pytest.mark.chaos
-
 OWNING = ("writer", "mailbox", "session")
 DRAINED = '"reason": "drained"'
 
@@ -59,6 +57,7 @@ async def test_each_role_is_killed_and_all_handed_over_amid_traffic(
     await kill_each_role_and_hand_over(deployment, shown)
 
 
+@pytest.mark.chaos
 async def test_each_role_is_killed_and_all_handed_over_under_the_seeds_leases(
     tmp_path: Path, shown: Callable[[Verdict], None]
 ) -> None:

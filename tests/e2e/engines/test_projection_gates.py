@@ -80,7 +80,6 @@ async def refusals(traffic: Traffic) -> list[ErrorCode]:
     return found
 
 
-@pytest.mark.chaos
 async def test_a_list_that_can_not_be_proved_complete_is_refused(tmp_path: Path) -> None:
     async with deployed(tmp_path, lease=SEED_LEASE, mailbox_shards=PARTITIONS) as deployment:
         server = deployment.process("server", "all")

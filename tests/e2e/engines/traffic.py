@@ -7,8 +7,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from tests.e2e.engines.deployment import PATIENCE_S, TENANT, Deployment
+import grpc
+from tests.e2e.engines.deployment import PATIENCE_S, TENANT, Deployment, Process
 
+from qim.conversation.v1.event_pb2 import Message
+from qim.gateway.v1.gateway_pb2 import OutgoingEvent
+from qim.writer.v1.writer_service_pb2 import CommitRequest
+from qim.writer.v1.writer_service_pb2_grpc import WriterServiceStub
 from qimd.app.demo_verdict import Expected, Found, Verdict, compare
 from qimd.client import AdminClient, Client, ClientConfig, Event, Sent, Session
 from qimd.core.ids import ConversationId, TenantId, event_id
@@ -229,3 +234,22 @@ def _is_dispatched(admin: AdminClient, room: str) -> bool:
 def identity(room: str, seq: int) -> bytes:
     """What an event is named by."""
     return event_id(TenantId(TENANT), ConversationId(room), seq)
+
+
+def push(process: Process, deployment: Deployment, room: str) -> str:
+    """A commit by one process and no other; what came of it."""
+    request = CommitRequest(
+        tenant_id=TENANT,
+        conversation_id=room,
+        sender_user_id=MEMBERS[0],
+        sender_device_id="old",
+        events=[OutgoingEvent(client_msg_id=f"late-{room}", message=Message(body=b"late"))],
+    )
+    with grpc.insecure_channel(process.grpc) as channel:
+        try:
+            answer = WriterServiceStub(channel).Commit(
+                request, timeout=30, metadata=deployment.admin_metadata
+            )
+        except grpc.RpcError as error:
+            return str(error.code().name)
+    return str(answer.results[0].WhichOneof("outcome"))
