@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -83,23 +84,28 @@ class _Around:
 
 
 class _Noted(_Around):
-    """Conversations whose fenced steps leave a line each: which, of whom, and how it came out."""
+    """Conversations whose fenced steps leave a line each: which, of whom, when it began, and how it
+    came out.
+    """
 
     async def commit(self, step: Any) -> Outcome[Any]:
-        return _noted("commit", step.key, await self._inner.commit(step))
+        began_s = time.monotonic()
+        return _noted("commit", step.key, began_s, await self._inner.commit(step))
 
     async def claim(self, shard: int, epoch: int, key: Any) -> Outcome[Any]:
-        return _noted("claim", key, await self._inner.claim(shard, epoch, key))
+        began_s = time.monotonic()
+        return _noted("claim", key, began_s, await self._inner.claim(shard, epoch, key))
 
     async def advance(self, shard: int, epoch: int, progress: Sequence[Any]) -> Sequence[Any]:
+        began_s = time.monotonic()
         outcomes = await self._inner.advance(shard, epoch, progress)
         for one, outcome in zip(progress, outcomes, strict=True):
-            _noted("advance", one.key, outcome)
+            _noted("advance", one.key, began_s, outcome)
         return outcomes  # type: ignore[no-any-return]
 
 
-def _noted(step: str, key: Any, outcome: Outcome[Any]) -> Outcome[Any]:
-    _note(step=step, room=key.conversation, outcome=type(outcome).__name__)
+def _noted(step: str, key: Any, began_s: float, outcome: Outcome[Any]) -> Outcome[Any]:
+    _note(step=step, room=key.conversation, began_s=began_s, outcome=type(outcome).__name__)
     return outcome
 
 
