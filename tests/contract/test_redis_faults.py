@@ -14,7 +14,6 @@ from tests.contract.builders import (
     refused,
     value,
 )
-from tests.contract.redis_faults import proxy_to, small_disk
 from tests.contract.redis_scenes import (
     message,
     numbers,
@@ -24,6 +23,8 @@ from tests.contract.redis_scenes import (
     url,
 )
 from tests.engines.redis import Redis
+from tests.support.disk import small_disk
+from tests.support.wire import Wire
 
 from qimd.adapters.redis import RedisStores, open_redis
 from qimd.adapters.redis.engine import CONNECTIONS_MAX, ScriptFailed
@@ -88,9 +89,9 @@ async def test_a_lost_reply_is_resolved_by_the_same_step() -> None:
     """F19: one version step; the caller sees success by its request id."""
     address = engines.address("redis")
     assert address is not None
-    async with proxy_to(address) as proxy, opened(proxy.address) as stores:
+    async with Wire(address) as wire, opened(wire.address) as stores:
         epoch = await owned(stores)
-        proxy.replies_to_lose = 1
+        wire.lose_reply()
         assert isinstance(await message(stores, epoch, 1), Unknown)
         assert value(await message(stores, epoch, 1)).head_version == 1
         assert await numbers(stores) == [1]

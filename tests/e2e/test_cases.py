@@ -14,10 +14,10 @@ from pathlib import Path
 import grpc
 import pytest
 from tests.e2e.support.idle import PINGS
-from tests.e2e.support.proxy import proxy_to
 from tests.e2e.support.stepped import SteppedServer
 from tests.e2e.support.stream import PATIENCE_S, Stream, device_stream, message, refusal
 from tests.e2e.support.tenancy import Operator, Tenancy, fresh, resident_bytes, samples
+from tests.support.wire import Wire
 
 from qim.gateway.v1 import gateway_pb2
 from qim.gateway.v1.gateway_pb2 import KICK_REASON_REPLACED, SendResult
@@ -349,7 +349,7 @@ async def test_a_device_that_lost_its_network_comes_back_on_a_newer_stream(
     room, d, ann = fresh("c"), fresh("d"), fresh("ann")
     await operator.create(room, [d, ann])
     token = tenancy.token(d)
-    async with proxy_to(tenancy.server.grpc) as network, Stream(network.address) as dead:
+    async with Wire(tenancy.server.grpc) as network, Stream(network.address) as dead:
         await dead.auth(token)
         await dead.mailbox(1)
         send = gateway_pb2.Send(conversation_id=room, events=[message("under way")])
@@ -357,7 +357,7 @@ async def test_a_device_that_lost_its_network_comes_back_on_a_newer_stream(
         async with asyncio.timeout(PATIENCE_S):
             while await operator.head(room) < 2:
                 pass
-        network.go_dead()
+        network.cut()
         async with device_stream(tenancy.server.grpc, token) as newer:
             (again,) = await newer.say(room, message("under way"))
             assert (accepted(again)[0], again.accepted.duplicate) == (2, True)

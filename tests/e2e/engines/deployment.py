@@ -24,7 +24,7 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests import engines as shared
 from tests.contract.cassandra_engine import cassandra_settings
-from tests.e2e.engines.wire import Wire
+from tests.support.wire import Wire
 
 from qimd.adapters.kafka import KafkaLog
 from qimd.app import secret_file

@@ -11,9 +11,9 @@ from aetcd import Client
 from tests import engines
 from tests.e2e.engines.deployment import Deployment, Process, deployed, owned_by, until
 from tests.e2e.engines.traffic import Traffic
-from tests.e2e.engines.wire import Wire
 from tests.engines.kafka import Kafka
 from tests.engines.redis import Redis
+from tests.support.wire import Wire
 
 from qimd.app.demo_verdict import Verdict
 

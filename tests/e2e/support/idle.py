@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.e2e.support.proxy import GOAWAY, PING, proxy_to
+from tests.e2e.support.http2 import GOAWAY, PING, CountingWire
 from tests.e2e.support.stream import PATIENCE_S, Stream
 
 from qimd.core.parameters import CLIENT_PING_INTERVAL_MIN_MS
@@ -52,7 +52,7 @@ def idle_client(address: str, token: str) -> Iterator["subprocess.Popen[str]"]:
 
 async def main(address: str, token: str) -> None:
     """Be that client."""
-    async with proxy_to(address) as network, Stream(network.address, _OPTIONS) as stream:
+    async with CountingWire(address) as network, Stream(network.address, _OPTIONS) as stream:
         await stream.auth(token)
         async with asyncio.timeout(PINGS * CLIENT_PING_INTERVAL_MIN_MS / 1000 + PATIENCE_S):
             await network.pings(PINGS)

@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.builders import event, key, new, refused, step, value
+from tests.support.disk import small_disk
 from tests.support.runtime import ManualRuntime
 from tests.unit.sqlite.scenes import held, message, owned, queued
 
@@ -88,28 +88,18 @@ async def test_a_file_at_its_limit_refuses_all_that_commit_together(
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(folder)],
-        capture_output=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a small file system takes root")
-    yield folder
-    # Lazily: a test that failed may have left the file open.
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "small") as made:
+        yield made
 
 
 async def test_a_full_disk_refuses_until_there_is_room_and_loses_nothing(
-    small_disk: Path, runtime: ManualRuntime
+    disk: Path, runtime: ManualRuntime
 ) -> None:
-    store = await open_sqlite(small_disk / "qim.db", runtime)
+    store = await open_sqlite(disk / "qim.db", runtime)
     conversations = store.backends.conversations
     epoch = await owned(store)
-    ballast = small_disk / "ballast"
+    ballast = disk / "ballast"
     ballast.write_bytes(b"b" * 8_000_000)
     head = 0
     outcome = await conversations.commit(message(epoch, 1, size=60_000))

@@ -1,10 +1,35 @@
-"""A TCP way to somewhere that a test can lead elsewhere, or cut without a FIN, and mend."""
+"""A TCP way to somewhere that a test can lead elsewhere, cut without a FIN and mend, or let replies
+get lost on: what was sent has its effect all the same.
+"""
 
 import asyncio
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 _CHUNK = 65_536
+
+
+@dataclass
+class Loss:
+    """The replies to what holds `mark` are lost, each with its connection, `times` times.
+
+    A mark is looked for in what arrives at once, so it must belong to a small request. The empty
+    one is in everything.
+    """
+
+    mark: bytes
+    times: int
+    seen: int = 0
+    """How often the mark was sent, also when its reply was not lost."""
+
+    def takes(self, data: bytes) -> bool:
+        """Whether the reply to this is to be lost."""
+        self.seen += self.mark in data
+        if self.mark not in data or not self.times:
+            return False
+        self.times -= 1
+        return True
 
 
 class Wire:
@@ -18,6 +43,7 @@ class Wire:
         self.address = ""
         self._whole = asyncio.Event()
         self._whole.set()
+        self._losses: list[Loss] = []
         self._server: asyncio.Server | None = None
         self._carrying: set[asyncio.Task[None]] = set()
 
@@ -49,6 +75,15 @@ class Wire:
         """What was under way goes on, as TCP's own repetition would have it."""
         self._whole.set()
 
+    def lose_reply(self, mark: bytes = b"", *, times: int = 1) -> Loss:
+        """Let the connection end that carries `mark`, between its arrival and the reply to it."""
+        loss = Loss(mark, times)
+        self._losses.append(loss)
+        return loss
+
+    def passed(self, data: bytes, *, up: bool) -> None:
+        """For who wants to watch: this went to the target, or came from it."""
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
@@ -66,9 +101,10 @@ class Wire:
         await self._whole.wait()
         host, _, port = self.target.rpartition(":")
         up_reader, up_writer = await asyncio.open_connection(host, int(port))
+        doomed = asyncio.Event()
         both = (
-            asyncio.ensure_future(self._carry(reader, up_writer)),
-            asyncio.ensure_future(self._carry(up_reader, writer)),
+            asyncio.ensure_future(self._carry_up(reader, up_writer, doomed)),
+            asyncio.ensure_future(self._carry_down(up_reader, writer, doomed)),
         )
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -79,8 +115,25 @@ class Wire:
                 one.cancel()
             await asyncio.gather(*both, return_exceptions=True)
 
-    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _carry_up(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, doomed: asyncio.Event
+    ) -> None:
         while data := await reader.read(_CHUNK):
             await self._whole.wait()
+            for loss in self._losses:
+                if loss.takes(data):
+                    doomed.set()
+            self.passed(data, up=True)
+            writer.write(data)
+            await writer.drain()
+
+    async def _carry_down(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, doomed: asyncio.Event
+    ) -> None:
+        while data := await reader.read(_CHUNK):
+            await self._whole.wait()
+            if doomed.is_set():
+                return
+            self.passed(data, up=False)
             writer.write(data)
             await writer.drain()
