@@ -36,7 +36,7 @@ async def seqs(backends: ScyllaBackends) -> list[int]:
 async def test_a_commit_whose_reply_was_lost_is_applied_once(
     backends: ScyllaBackends, session: FaultySession
 ) -> None:
-    """WR-04: the same step again answers."""
+    """WR-04, F19: one version step, and the same step again answers."""
     epoch = await conversation(backends)
     lost = session.lose_reply("UPDATE conversations")
     assert isinstance(await commit(backends, epoch, event(1)), Unknown)

@@ -57,6 +57,7 @@ async def stored(log: KafkaLog, partition: int = 0) -> list[bytes]:
 
 
 async def test_a_deleted_topic_is_missing_and_no_question_makes_it_again(log: KafkaLog) -> None:
+    """F08 on a broker that makes none by itself: what asks is told that it is missing."""
     await append(log, 0, b"a")
     reader = await log.open_reader(0, 1)
     await delete_topic(log)
@@ -73,7 +74,7 @@ async def test_a_deleted_topic_is_missing_and_no_question_makes_it_again(log: Ka
 
 
 async def test_a_reader_never_hands_out_a_record_of_another_log(log: KafkaLog) -> None:
-    """Also where the new log covers its position: not one fetch goes by, however soon it comes."""
+    """F06: also where the new log covers its position: not one fetch goes by, however soon."""
     await append(log, 0, *(b"old" for _ in range(3)))
     reader = await log.open_reader(0, 0)
     handed = list(await reader.fetch(1, 0))

@@ -3,14 +3,14 @@
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 from tests.contract.engines import PARTITIONS, RECORD_BYTES_MAX, RETENTION_MS, Engine
 from tests.contract.kafka_engine import eventually, patient
 from tests.engines.kafka import Kafka, cluster
 
-from qimd.adapters.kafka import Demands, KafkaLog, create_topic, gate, open_kafka
+from qimd.adapters.kafka import Demands, KafkaLog, LogRefused, create_topic, gate, open_kafka
 from qimd.adapters.kafka.topic import look
 from qimd.app.runtime import AsyncioRuntime
 from qimd.core.outcome import Applied
@@ -38,22 +38,45 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Kafka]]:
 async def log(engine: Engine, servers: list[Kafka]) -> AsyncIterator[KafkaLog]:
     """A log with three copies. `engine` leaves the tests out where there is no Kafka."""
     assert engine.name == "kafka"
+    async with made(servers) as log:
+        yield log
+
+
+@asynccontextmanager
+async def made(servers: list[Kafka], **settings: str) -> AsyncIterator[KafkaLog]:
+    """A log with three copies, and a topic that differs from a good one by some settings."""
     addresses = ",".join(server.address for server in servers)
     topic = f"qim.dispatch.{uuid.uuid4().hex}"
     runtime = AsyncioRuntime(Metrics())
-    async with open_kafka(patient(addresses), runtime, topic) as made:
+    async with open_kafka(patient(addresses), runtime, topic) as log:
         await create_topic(
-            made,
+            log,
             partitions=PARTITIONS,
             retention_ms=RETENTION_MS,
             max_record_bytes=RECORD_BYTES_MAX,
             replicas=3,
+            others=settings,
         )
-        yield made
+        yield log
 
 
 async def test_three_copies_are_what_a_deployment_must_have(log: KafkaLog) -> None:
     await gate(log, Demands(PARTITIONS, RETENTION_MS, RECORD_BYTES_MAX))
+
+
+@pytest.mark.parametrize(
+    ("setting", "unsafe"),
+    [("min.insync.replicas", "1"), ("unclean.leader.election.enable", "true")],
+)
+async def test_copies_that_may_lose_what_was_acknowledged_are_refused(
+    engine: Engine, servers: list[Kafka], setting: str, unsafe: str
+) -> None:
+    """F11: one replica that has a record is no copy, and a leader that has it not forgets it."""
+    assert engine.name == "kafka"
+    async with made(servers, **{setting: unsafe}) as log:
+        with pytest.raises(LogRefused) as refusal:
+            await gate(log, Demands(PARTITIONS, RETENTION_MS, RECORD_BYTES_MAX))
+    assert refusal.value.setting == setting
 
 
 async def test_a_leader_that_dies_costs_time_and_no_record(

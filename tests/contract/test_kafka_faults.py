@@ -66,6 +66,7 @@ async def log(engine: Engine, server: OddKafka) -> AsyncIterator[KafkaLog]:
 async def test_a_broker_that_makes_topics_by_itself_is_refused_and_not_tempted(
     log: KafkaLog,
 ) -> None:
+    """F08: whoever asks for the topic while it is absent does not make it by that."""
     for _ in range(2):
         with pytest.raises(LogFault):
             await log.identity()

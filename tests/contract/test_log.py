@@ -233,7 +233,7 @@ async def test_a_log_that_retention_emptied_goes_on_at_its_high(engine: Engine) 
 
 
 async def test_a_reader_that_retention_overtook_faults_and_never_jumps(engine: Engine) -> None:
-    """MBX-02: a position below the log's start is an explicit out-of-range fault."""
+    """MBX-02, F09: a position below the log's start is an explicit out-of-range fault."""
     await append(engine, 0, b"a", b"b")
     reader = await engine.backends.log.open_reader(0, 0)
     await engine.pass_time(RETENTION_MS / 1000 + 1)

@@ -1,0 +1,81 @@
+"""A Redis whose append-only file meets a full disk, and which is killed then."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests import engines
+from tests.contract.builders import block, event, ref, user, value
+from tests.contract.redis_scenes import opened, start
+from tests.contract.test_mailbox import FIRST, TERM, record
+from tests.contract.test_redis_mailbox import step_of
+from tests.engines.redis import Redis
+from tests.support.disk import small_disk
+
+from qimd.core.outcome import Applied
+from qimd.core.seq import SEQ_MAX, SEQ_NONE, offset_of
+from qimd.ports.mailbox import ApplyStep, MailboxStore
+
+pytestmark = pytest.mark.skipif(
+    engines.address("redis") is None, reason="Redis does not run here (make engines)"
+)
+
+USERS = [f"user-{number:03}" for number in range(800)]
+"""So many that a full disk cuts some step in its midst."""
+BLOCKS = [block(lane, *USERS[lane::8]) for lane in range(8)]
+
+
+async def offsets(store: MailboxStore, name: str) -> list[int]:
+    """At which each of the user's entries is."""
+    return [
+        offset_of(entry.seq) for entry in await store.entries(user(name), SEQ_NONE, SEQ_MAX, 1_000)
+    ]
+
+
+@pytest.mark.parametrize("appendfsync", ["everysec", "always"])
+async def test_a_checkpoint_goes_back_with_its_entries_and_never_beyond_them(
+    tmp_path: Path, appendfsync: str
+) -> None:
+    """F22: each user has the records below the checkpoint, and no other; what is read again is
+    applied once, and what comes once more at a later offset is absorbed.
+    """
+    lossy = appendfsync == "everysec"
+    with (
+        small_disk(tmp_path / "small") as disk,
+        Redis(disk / "redis", "--appendfsync", appendfsync) as redis,
+    ):
+        async with opened(redis.address, may_lose_acknowledged_writes=lossy) as stores:
+            store = stores.mailbox
+            value(await store.open_shard(0, TERM, FIRST))
+            ballast = disk / "ballast"
+            ballast.write_bytes(b"b" * 8_000_000)
+            acknowledged = 0
+            while isinstance(await store.apply(everybodys(acknowledged)), Applied):
+                acknowledged += 1
+            await asyncio.to_thread(redis.kill)
+            ballast.unlink()
+            await asyncio.to_thread(start, redis)
+
+            state = await store.shard_state(0)
+            assert state is not None
+            kept = state.next_offset
+            # One step's outcome was told to nobody.
+            assert kept <= acknowledged + 1
+            assert lossy or kept >= acknowledged
+            for name in USERS:
+                assert await offsets(store, name) == list(range(kept))
+
+            last = max(kept, acknowledged)
+            for offset in range(kept, last):
+                (verdict,) = value(await store.apply(everybodys(offset)))
+                assert verdict.duplicate == 0
+            again = record(last, BLOCKS, of=ref(event(1)))
+            (verdict,) = value(await store.apply(step_of(last, [again])))
+            assert (verdict.applied, verdict.duplicate) == (0, 0xFF)
+            for name in USERS:
+                assert await offsets(store, name) == list(range(last))
+
+
+def everybodys(offset: int) -> ApplyStep:
+    """The step of the record at an offset, which is for all users."""
+    return step_of(offset, [record(offset, BLOCKS)])
