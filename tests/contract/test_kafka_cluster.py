@@ -43,8 +43,10 @@ async def log(engine: Engine, servers: list[Kafka]) -> AsyncIterator[KafkaLog]:
 
 
 @asynccontextmanager
-async def made(servers: list[Kafka], **settings: str) -> AsyncIterator[KafkaLog]:
-    """A log with three copies, and a topic that differs from a good one by some settings."""
+async def made(
+    servers: list[Kafka], *, replicas: int = 3, **settings: str
+) -> AsyncIterator[KafkaLog]:
+    """A log, and its topic that differs from a good one by some settings."""
     addresses = ",".join(server.address for server in servers)
     topic = f"qim.dispatch.{uuid.uuid4().hex}"
     runtime = AsyncioRuntime(Metrics())
@@ -54,7 +56,7 @@ async def made(servers: list[Kafka], **settings: str) -> AsyncIterator[KafkaLog]
             partitions=PARTITIONS,
             retention_ms=RETENTION_MS,
             max_record_bytes=RECORD_BYTES_MAX,
-            replicas=3,
+            replicas=replicas,
             others=settings,
         )
         yield log
@@ -77,6 +79,36 @@ async def test_copies_that_may_lose_what_was_acknowledged_are_refused(
         with pytest.raises(LogRefused) as refusal:
             await gate(log, Demands(PARTITIONS, RETENTION_MS, RECORD_BYTES_MAX))
     assert refusal.value.setting == setting
+
+
+async def test_a_partition_without_a_leader_takes_records_again_once_it_has_one(
+    engine: Engine, servers: list[Kafka]
+) -> None:
+    """F01: nothing of ours is restarted. F05: of one batch it fails alone, and is told apart."""
+    assert engine.name == "kafka"
+    async with made(servers, replicas=1) as log:
+        leaders = (await look(log.brokers, log.topic)).leaders
+        other = next(partition for partition in leaders if leaders[partition] != leaders[0])
+        (away,) = [server for server in servers if server.port == leaders[0].port]
+        await asyncio.to_thread(away.kill)
+        try:
+            async with asyncio.timeout(60):
+                # The cluster misses it by its own clock.
+                while 0 in (await eventually(lambda: look(log.brokers, log.topic))).leaders:  # noqa: ASYNC110
+                    await asyncio.sleep(0.1)
+            for _ in range(2):
+                producer = await eventually(log.open_producer)
+                batch = [ProduceRecord(0, b"late"), ProduceRecord(other, b"soon")]
+                late, soon = await producer.produce(batch)
+                await producer.close()
+                assert not isinstance(late, Applied)
+                assert isinstance(soon, Applied)
+        finally:
+            await asyncio.to_thread(away.start)
+            await asyncio.to_thread(away.wait)
+        await deliver(log, [b"late"])
+        reader = await eventually(lambda: log.open_reader(0, 0))
+        assert set(await everything(reader, b"late")) == {b"late"}
 
 
 async def test_a_leader_that_dies_costs_time_and_no_record(

@@ -1,23 +1,30 @@
-"""Which test shows which public case: read from the tests' docstrings, written to docs/cases.md.
+"""Which test shows which public case, and which fault of an engine: read from the tests'
+docstrings, written to docs/cases.md and docs/faults.md.
 
-python -m tests.support.cases      writes the last column of the table anew
+python -m tests.support.cases      writes the last column of both tables anew
 """
 
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Final
 
 TOP = Path(__file__).parents[2]
-PAGE = TOP / "docs" / "cases.md"
-_CASE = re.compile(r"\b(?:COD|GW|WR|FAN|MBX|SES|AUT|LIM)-\d\d\b")
 _ROW = re.compile(
-    r"^\| (?P<link>\[(?P<case>[A-Z]+-\d\d)\]\S+) \| (?P<value>.*) \| (?P<tests>[^|]*)\|$"
+    r"^\| (?P<head>\[?(?P<name>[A-Z]+-?\d\d)\b\S*) \| (?P<value>.*) \| (?P<tests>.*)\|$"
 )
 
 
-def tests() -> Iterator[tuple[str, str]]:
+@cache
+def tests() -> tuple[tuple[str, str], ...]:
     """(`file::test`, its docstring) of every test that has one."""
+    return tuple(_tests())
+
+
+def _tests() -> Iterator[tuple[str, str]]:
     for path in sorted((TOP / "tests").rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             is_test = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -27,34 +34,47 @@ def tests() -> Iterator[tuple[str, str]]:
                     yield f"{path.relative_to(TOP / 'tests')}::{node.name}", docstring
 
 
-def shown() -> dict[str, list[str]]:
-    """The tests that name each case."""
-    found: dict[str, list[str]] = {}
-    for name, docstring in tests():
-        for case in dict.fromkeys(_CASE.findall(docstring)):
-            found.setdefault(case, []).append(name)
-    return found
+@dataclass(frozen=True)
+class Page:
+    """A table whose rows are named by what tests' docstrings name."""
+
+    path: Path
+    name: re.Pattern[str]
+
+    def shown(self) -> dict[str, list[str]]:
+        """The tests that name each."""
+        found: dict[str, list[str]] = {}
+        for test, docstring in tests():
+            for name in dict.fromkeys(self.name.findall(docstring)):
+                found.setdefault(name, []).append(test)
+        return found
+
+    def table(self) -> dict[str, list[str]]:
+        """The tests that the page says."""
+        rows = (_ROW.match(line) for line in self.path.read_text().splitlines())
+        return {row["name"]: re.findall(r"`([^`]+)`", row["tests"]) for row in rows if row}
+
+    def write(self) -> None:
+        """Make the last column from the tests."""
+        names = self.shown()
+
+        def line(text: str) -> str:
+            row = _ROW.match(text)
+            if row is None:
+                return text
+            found = "<br>".join(f"`{test}`" for test in names.get(row["name"], []))
+            return f"| {row['head']} | {row['value']} | {found} |"
+
+        lines = map(line, self.path.read_text().splitlines())
+        self.path.write_text("\n".join(lines) + "\n")
 
 
-def table() -> dict[str, list[str]]:
-    """What docs/cases.md says."""
-    rows = (_ROW.match(line) for line in PAGE.read_text().splitlines())
-    return {row["case"]: re.findall(r"`([^`]+)`", row["tests"]) for row in rows if row}
-
-
-def written() -> str:
-    """The page, with its last column made from the tests."""
-    names = shown()
-
-    def line(text: str) -> str:
-        row = _ROW.match(text)
-        if row is None:
-            return text
-        found = "<br>".join(f"`{name}`" for name in names.get(row["case"], []))
-        return f"| {row['link']} | {row['value']} | {found} |"
-
-    return "\n".join(map(line, PAGE.read_text().splitlines())) + "\n"
-
+CASES: Final = Page(
+    TOP / "docs" / "cases.md", re.compile(r"\b(?:COD|GW|WR|FAN|MBX|SES|AUT|LIM)-\d\d\b")
+)
+FAULTS: Final = Page(TOP / "docs" / "faults.md", re.compile(r"\bF\d\d\b(?!')"))
+"""With the possessive (F25's store) a docstring names a part, or a kin, and shows it not itself."""
 
 if __name__ == "__main__":
-    PAGE.write_text(written())
+    for page in (CASES, FAULTS):
+        page.write()
