@@ -1,17 +1,21 @@
 """A Redis whose append-only file meets a full disk, and which is killed then."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests import engines
 from tests.contract.builders import block, event, ref, user, value
-from tests.contract.redis_scenes import opened, start
+from tests.contract.redis_scenes import namespace, start, url
 from tests.contract.test_mailbox import FIRST, TERM, record
 from tests.contract.test_redis_mailbox import step_of
 from tests.engines.redis import Redis
 from tests.support.disk import small_disk
 
+from qimd.adapters.redis import RedisStores, open_redis
 from qimd.core.outcome import Applied
 from qimd.core.seq import SEQ_MAX, SEQ_NONE, offset_of
 from qimd.ports.mailbox import ApplyStep, MailboxStore
@@ -44,7 +48,8 @@ async def test_a_checkpoint_goes_back_with_its_entries_and_never_beyond_them(
         small_disk(tmp_path / "small") as disk,
         Redis(disk / "redis", "--appendfsync", appendfsync) as redis,
     ):
-        async with opened(redis.address, may_lose_acknowledged_writes=lossy) as stores:
+        opened = partial(deployment, redis.address, namespace(), may_lose_acknowledged_writes=lossy)
+        async with opened() as stores:
             store = stores.mailbox
             value(await store.open_shard(0, TERM, FIRST))
             ballast = disk / "ballast"
@@ -52,10 +57,12 @@ async def test_a_checkpoint_goes_back_with_its_entries_and_never_beyond_them(
             acknowledged = 0
             while isinstance(await store.apply(everybodys(acknowledged)), Applied):
                 acknowledged += 1
-            await asyncio.to_thread(redis.kill)
-            ballast.unlink()
-            await asyncio.to_thread(start, redis)
+        await asyncio.to_thread(redis.kill)
+        ballast.unlink()
+        await asyncio.to_thread(start, redis)
 
+        async with opened() as stores:
+            store = stores.mailbox
             state = await store.shard_state(0)
             assert state is not None
             kept = state.next_offset
@@ -79,3 +86,17 @@ async def test_a_checkpoint_goes_back_with_its_entries_and_never_beyond_them(
 def everybodys(offset: int) -> ApplyStep:
     """The step of the record at an offset, which is for all users."""
     return step_of(offset, [record(offset, BLOCKS)])
+
+
+@asynccontextmanager
+async def deployment(
+    address: str, name: str, *, may_lose_acknowledged_writes: bool
+) -> AsyncIterator[RedisStores]:
+    """As a process opens it at its start."""
+    stores = await open_redis(
+        url(address), name, may_lose_acknowledged_writes=may_lose_acknowledged_writes
+    )
+    try:
+        yield stores
+    finally:
+        await stores.close()
