@@ -14,11 +14,9 @@ from cassandra import (
 )
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, NoHostAvailable
 from cassandra.connection import ConnectionShutdown
-from tests import engines
-from tests.contract.builders import ACME, START_MS, event, key, new, step, value
+from tests.contract.builders import ACME, START_MS, event, key, value
 from tests.contract.cassandra_engine import cassandra_settings, runs_here, shared_driver
 from tests.contract.cassandra_faults import commit, conversation, deployment
-from tests.support.wire import Wire
 
 from qimd.adapters.scylla import SchemaTooNew, ScyllaBackends, ScyllaSettings, open_scylla
 from qimd.adapters.scylla.backends import open_driver
@@ -28,7 +26,7 @@ from qimd.adapters.scylla.session import Session, failure
 from qimd.core.errors import ErrorCode, QimError
 from qimd.core.outcome import NotApplied, Refusal, Unknown
 from qimd.core.seq import SEQ_MAX
-from qimd.ports.store import ConversationState, TenantRecord
+from qimd.ports.store import TenantRecord
 
 
 @runs_here
@@ -79,36 +77,6 @@ async def test_an_engine_that_is_not_there_is_unavailable() -> None:
     with pytest.raises(QimError) as raised:
         await open_scylla(settings, "nowhere")
     assert raised.value.code is ErrorCode.UNAVAILABLE
-
-
-@runs_here
-async def test_a_connection_that_breaks_amid_a_conditional_write_leaves_it_unknown() -> None:
-    """F21: the driver sends it to nobody again; the same step under its request id answers."""
-    mark = uuid.uuid4().hex
-    async with Wire(engines.address("cassandra") or "") as wire:
-        host, _, port = wire.address.rpartition(":")
-        settings = replace(cassandra_settings(), hosts=[host], port=int(port))
-        backends = deployment(Session(*await asyncio.to_thread(open_driver, settings)))
-        once = step(await conversation(backends), 0, [new(event(1, text=mark))])
-        loss = wire.lose_reply(mark.encode())
-        assert isinstance(await backends.conversations.commit(once), Unknown)
-        state = await back(backends)
-        assert loss.seen == 1
-        assert state is not None
-        assert value(await backends.conversations.commit(once)).head_version == 1
-        found = await backends.conversations.outbox(key(), 0, 9)
-        assert [one.conversation_seq for one in found] == [1]
-        await backends.close()
-
-
-async def back(backends: ScyllaBackends) -> ConversationState | None:
-    """The conversation, once the driver has a connection again."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                return await backends.conversations.conversation(key())
-            except QimError:
-                await asyncio.sleep(0.1)
 
 
 @runs_here
