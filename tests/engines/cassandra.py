@@ -135,10 +135,14 @@ class Cassandra(Server):
             "org.apache.cassandra.service.CassandraDaemon",
         )
 
+    def client(self, **how: Any) -> Cluster:
+        """The driver, not connected yet; `how` are settings of its own."""
+        return Cluster([HOST], port=self.port, **how)
+
     def answers(self) -> bool:
         if not accepts(self.port):
             return False
-        client = Cluster([HOST], port=self.port, connect_timeout=_ANSWER_WITHIN_S)
+        client = self.client(connect_timeout=_ANSWER_WITHIN_S)
         try:
             rows = client.connect().execute(
                 "SELECT release_version FROM system.local", timeout=_ANSWER_WITHIN_S

@@ -13,13 +13,14 @@ _ETCD = on_path("etcd", "etcd-server")
 
 
 class Etcd(Server):
-    """One etcd."""
+    """One etcd. `flags` come last, so they may contradict the suites' settings."""
 
     name: ClassVar[str] = "etcd"
     tools: ClassVar[Sequence[Tool]] = (_ETCD,)
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *flags: str) -> None:
         super().__init__(folder)
+        self._flags = flags
         self._peers = f"http://{HOST}:{free_port()}"
 
     def prepare(self) -> None:
@@ -35,6 +36,7 @@ class Etcd(Server):
             f"--listen-peer-urls={self._peers}",
             f"--initial-advertise-peer-urls={self._peers}",
             f"--initial-cluster=default={self._peers}",
+            *self._flags,
         )
 
     def environment(self) -> Mapping[str, str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qimd.app.dev_settings import DevSettings
-from qimd.app.run_settings import RunSettings
+from qimd.app.run_settings import ENGINES, RunSettings
 from qimd.app.settings import add_flags, load
 from qimd.core.errors import QimError
 
@@ -97,9 +97,12 @@ def _check(options: dict[str, Any]) -> int:
 
 def _config_check(options: dict[str, Any]) -> int:
     from qimd.app import secret_file
+    from qimd.app.engine_access import Access
 
     settings = load(RunSettings, options, os.environ)
     secret_file.read(settings.secrets_file)
+    for engine in ENGINES:
+        Access.of(settings, engine)
     sys.stdout.write(f"the settings are good, for role {settings.role}\n")
     return 0
 

@@ -4,13 +4,15 @@ Nothing here falls back: an engine that can't be reached or is not fit ends the 
 setting's name.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from urllib.parse import quote
 
-from qimd.adapters.etcd import open_etcd
+import grpc
+
+from qimd.adapters.etcd import EtcdLease, open_etcd
 from qimd.adapters.kafka import (
     Cluster,
     Demands,
@@ -23,12 +25,13 @@ from qimd.adapters.kafka import (
 from qimd.adapters.redis import GateRefused, RedisStores, open_redis
 from qimd.adapters.scylla import SchemaTooNew, ScyllaBackends, ScyllaSettings, open_scylla
 from qimd.adapters.shadow import NamedStore, ShadowMailboxStore
+from qimd.app.engine_access import Access
 from qimd.app.roles import CONNECTION, MAILBOX, WRITER
 from qimd.app.run_settings import RunSettings
 from qimd.app.runtime import AsyncioRuntime
-from qimd.app.settings import SettingRefused
+from qimd.app.settings import SettingRefused, joined
 from qimd.control.shadow import MismatchAlarm
-from qimd.core.errors import QimError
+from qimd.core.errors import QimError, unavailable
 from qimd.fanout.logic import largest_record_bytes
 from qimd.ports.data import Backends
 from qimd.ports.health import Dependency, Ping
@@ -64,9 +67,7 @@ async def open_backends(
             )
         log = await stack.enter_async_context(open_dispatch_log(settings, runtime))
         await _gate_log(settings, log, runtime)
-        host, _, port = settings.etcd.rpartition(":")
-        lease = open_etcd(host, int(port), f"{settings.deployment}/leases")
-        stack.push_async_callback(lease.close)
+        lease = await _etcd(settings, stack)
         yield Backends(
             tenants=stores.tenants,
             epochs=stores.epochs,
@@ -109,9 +110,14 @@ def _ping(stores: RedisStores | ScyllaBackends) -> Ping:
 @asynccontextmanager
 async def open_dispatch_log(settings: RunSettings, runtime: Runtime) -> AsyncIterator[KafkaLog]:
     """The log alone, not gated."""
+    access = Access.of(settings, "kafka")
     cluster = replace(
         Cluster.at(",".join(settings.redpanda_brokers)),
         client_id=settings.session_dispatch_client_group,
+        tls=access.tls,
+        username=access.user,
+        password=access.password,
+        sasl_mechanism=settings.kafka_sasl_mechanism,
     )
     async with open_kafka(cluster, runtime, settings.dispatch_topic) as log:
         yield log
@@ -133,48 +139,83 @@ async def make_topic(settings: RunSettings, replicas: int) -> None:
                 replicas=replicas,
             )
         except QimError as refused:
-            raise SettingRefused("--dispatch-topic", str(refused)) from None
+            raise await _log_refused(settings, "--dispatch-topic", refused) from None
 
 
 async def _redis(settings: RunSettings, stack: AsyncExitStack) -> RedisStores:
+    access = Access.of(settings, "redis")
+    secret = f":{quote(access.password, safe='')}@" if access.password else ""
     try:
         stores = await open_redis(
-            _redis_url(settings),
+            f"redis://{quote(access.user, safe='')}{secret}{settings.redis}/0",
             settings.deployment,
+            tls=access.tls,
             may_lose_acknowledged_writes=settings.accept_loss_of_acknowledged_writes,
         )
     except (GateRefused, QimError, ValueError) as refused:
-        raise SettingRefused("--redis", f"{settings.redis}: {refused}") from None
+        told = SettingRefused("--redis", f"{settings.redis}: {refused}")
+        raise await _explained(told, refused, access, [settings.redis]) from None
     stack.push_async_callback(stores.close)
     return stores
 
 
 async def _scylla(settings: RunSettings, stack: AsyncExitStack) -> ScyllaBackends:
+    access = Access.of(settings, "scylla")
     place = ScyllaSettings(
         hosts=settings.scylla_hosts or (),
         keyspace=settings.scylla_keyspace or "",
         datacenter=settings.scylla_dc or "",
         replication_factor=settings.scylla_rf or 0,
         port=settings.scylla_port,
+        username=access.user,
+        password=access.password,
+        tls=access.tls,
     )
     try:
         stores = await open_scylla(place, settings.deployment)
     except (SchemaTooNew, QimError) as refused:
-        raise SettingRefused("--scylla-hosts", f"{','.join(place.hosts)}: {refused}") from None
+        told = SettingRefused("--scylla-hosts", f"{','.join(place.hosts)}: {refused}")
+        nodes = [joined(host, place.port) for host in place.hosts]
+        raise await _explained(told, refused, access, nodes) from None
     stack.push_async_callback(stores.close)
     return stores
 
 
-def _redis_url(settings: RunSettings) -> str:
-    path = settings.redis_password_file
-    if path is None:
-        return f"redis://{settings.redis}/0"
+async def _etcd(settings: RunSettings, stack: AsyncExitStack) -> EtcdLease:
+    """Owners wait for an etcd that is away, but never for one that they can't be let in to."""
+    access = Access.of(settings, "etcd")
+    host, _, port = settings.etcd.rpartition(":")
+    lease = open_etcd(
+        host, int(port), f"{settings.deployment}/leases", tls=_channel_credentials(access)
+    )
+    stack.push_async_callback(lease.close)
     try:
-        password = path.read_text().strip()
-    except OSError as error:
-        told = f"{path} can't be read: {error.strerror}"
-        raise SettingRefused("--redis-password-file", told) from None
-    return f"redis://:{quote(password, safe='')}@{settings.redis}/0"
+        await lease.view(ShardKind.WRITER, 0)
+    except QimError:
+        fault = await access.fault_at([settings.etcd])
+        if fault is not None:
+            raise fault from None
+    return lease
+
+
+def _channel_credentials(access: Access) -> grpc.ChannelCredentials | None:
+    if access.pem is None:
+        return None
+    authority, chain, key = (
+        text.encode() or None for text in (access.pem.authority, access.pem.chain, access.pem.key)
+    )
+    return grpc.ssl_channel_credentials(authority, key, chain)
+
+
+async def _explained(
+    told: SettingRefused, cause: Exception, access: Access, addresses: Sequence[str]
+) -> SettingRefused:
+    """The refusal of the setting that keeps an engine from being entered, or `told` if none does.
+
+    Whatever is no QimError was said by the engine itself: it had let us in.
+    """
+    fault = await access.fault_at(addresses) if isinstance(cause, QimError) else None
+    return fault or told
 
 
 async def _gate_log(settings: RunSettings, log: KafkaLog, runtime: Runtime) -> None:
@@ -188,8 +229,13 @@ async def _gate_log(settings: RunSettings, log: KafkaLog, runtime: Runtime) -> N
     try:
         await runtime.wait_for(gate(log, demands), timeout_s)
     except TimeoutError:
-        told = f"the log does not answer within {timeout_s:g} s"
-        raise SettingRefused("--redpanda-brokers", told) from None
+        late = unavailable(f"the log does not answer within {timeout_s:g} s")
+        raise await _log_refused(settings, "--redpanda-brokers", late) from None
     except (LogRefused, LogFault, QimError) as refused:
-        told = f"{settings.dispatch_topic} on {','.join(settings.redpanda_brokers)}: {refused}"
-        raise SettingRefused("--dispatch-topic", told) from None
+        raise await _log_refused(settings, "--dispatch-topic", refused) from None
+
+
+async def _log_refused(settings: RunSettings, flag: str, cause: Exception) -> SettingRefused:
+    brokers = settings.redpanda_brokers
+    told = SettingRefused(flag, f"{settings.dispatch_topic} on {','.join(brokers)}: {cause}")
+    return await _explained(told, cause, Access.of(settings, "kafka"), brokers)

@@ -24,6 +24,10 @@ from qimd.app.settings import (
 
 ROLES: Final = (*sorted(ALL), "all")
 STORE_BACKENDS: Final = ("redis", "scylla")
+ENGINES: Final = ("kafka", "redis", "etcd", "scylla")
+"""Each has the settings that `engine_access` reads: `<engine>_certificate_authority` and so on."""
+
+SASL_MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 MAILBOX_SHARDS_DEFAULT: Final = 8
 PORT_MAX: Final = 65_535
 EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - refused, not bound
@@ -51,12 +55,42 @@ def addresses(text: str) -> tuple[str, ...]:
     return tuple(address(part.strip()) for part in text.split(","))
 
 
+def word(text: str) -> str:
+    """Read a text that is not empty."""
+    if not text:
+        raise ValueError("must not be empty")
+    return text
+
+
 def share(text: str) -> float:
     """Read a share of a whole."""
     part = float(text)
     if not 0 <= part <= 1:
         raise ValueError(f"{text!r} is not between 0 and 1")
     return part
+
+
+def _authority(engine: str) -> Path | None:
+    text = f"PEM file: who signs the certificates of {engine}; TLS is spoken with it if it is set"
+    return setting(None, Path, text)
+
+
+def _certificate(engine: str) -> Path | None:
+    return setting(
+        None, Path, f"PEM file: the chain with which this process proves itself to {engine}"
+    )
+
+
+def _private_key(engine: str) -> Path | None:
+    return setting(None, Path, f"PEM file: the key of that certificate for {engine}")
+
+
+def _user(engine: str) -> str | None:
+    return setting(None, word, f"user at {engine}")
+
+
+def _password_file(engine: str) -> Path | None:
+    return setting(None, Path, f"file with the user's password at {engine}, and nothing else")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +125,14 @@ class RunSettings(ProcessSettings):
     redpanda_brokers: tuple[str, ...] = setting(
         ("127.0.0.1:19092",), addresses, "brokers of the dispatch log, Kafka or Redpanda"
     )
+    kafka_certificate_authority: Path | None = _authority("Kafka")
+    kafka_certificate: Path | None = _certificate("Kafka")
+    kafka_private_key: Path | None = _private_key("Kafka")
+    kafka_sasl_mechanism: str = setting(
+        SASL_MECHANISMS[0], choice(*SASL_MECHANISMS), f"one of {', '.join(SASL_MECHANISMS)}"
+    )
+    kafka_user: str | None = _user("Kafka")
+    kafka_password_file: Path | None = _password_file("Kafka")
     dispatch_topic: str = setting("qim.dispatch", str, "the dispatch log's topic")
     session_dispatch_partition_count: int | None = setting(
         None, whole, "partitions that the projection expects; --mailbox-shards unless set", least=1
@@ -120,7 +162,11 @@ class RunSettings(ProcessSettings):
         0.01, share, "how many of the reads are compared with it: 0 to 1 (all)"
     )
     redis: str = setting("127.0.0.1:6379", address, "host:port of the Redis, standalone")
-    redis_password_file: Path | None = setting(None, Path, "file with its password")
+    redis_certificate_authority: Path | None = _authority("Redis")
+    redis_certificate: Path | None = _certificate("Redis")
+    redis_private_key: Path | None = _private_key("Redis")
+    redis_user: str | None = _user("Redis")
+    redis_password_file: Path | None = _password_file("Redis")
     accept_loss_of_acknowledged_writes: bool = setting(
         False,
         boolean,
@@ -135,9 +181,17 @@ class RunSettings(ProcessSettings):
     scylla_rf: int | None = setting(
         None, whole, "its replication factor; required with scylla", least=1
     )
+    scylla_certificate_authority: Path | None = _authority("ScyllaDB")
+    scylla_certificate: Path | None = _certificate("ScyllaDB")
+    scylla_private_key: Path | None = _private_key("ScyllaDB")
+    scylla_user: str | None = _user("ScyllaDB")
+    scylla_password_file: Path | None = _password_file("ScyllaDB")
     etcd: str = setting(
         "127.0.0.1:2379", address, "host:port of etcd; the host may be a name for all its members"
     )
+    etcd_certificate_authority: Path | None = _authority("etcd")
+    etcd_certificate: Path | None = _certificate("etcd")
+    etcd_private_key: Path | None = _private_key("etcd")
     deployment: str = setting(
         "qim", str, "prefix of every key in Redis and etcd: one deployment, one prefix"
     )
@@ -181,6 +235,15 @@ class RunSettings(ProcessSettings):
         if self.tls is not None:
             self._require("peer_certificate_authority", "processes prove themselves to one another")
             self._require("peer_names", "which certificates are processes of this deployment")
+        for engine in ENGINES:
+            self._check_access(engine)
+        clear = self.kafka_certificate_authority is None
+        if clear and self.kafka_user is not None and self.kafka_sasl_mechanism == "PLAIN":
+            raise SettingRefused(
+                "--kafka-sasl-mechanism",
+                "PLAIN shows the password to the network: set --kafka-certificate-authority, or "
+                "take a SCRAM mechanism",
+            )
         if self.mailbox_shadow_backend == self.mailboxes_on:
             raise SettingRefused(
                 "--mailbox-shadow-backend", f"{self.mailboxes_on} serves the mailboxes itself"
@@ -205,6 +268,20 @@ class RunSettings(ProcessSettings):
         for name in ("dispatch_topic", "deployment", "session_dispatch_client_group"):
             if not getattr(self, name):
                 raise SettingRefused(flag_of(name), "must not be empty")
+
+    def _check_access(self, engine: str) -> None:
+        """What says how an engine is entered belongs together."""
+        certificate, key = f"{engine}_certificate", f"{engine}_private_key"
+        if (getattr(self, certificate) is None) != (getattr(self, key) is None):
+            missing = key if getattr(self, key) is None else certificate
+            raise SettingRefused(flag_of(missing), "a certificate and its key are set together")
+        if getattr(self, certificate) is not None:
+            self._require(f"{engine}_certificate_authority", "a certificate is for TLS")
+        if getattr(self, f"{engine}_user", None) is not None:
+            self._require(f"{engine}_password_file", "a user has a password")
+        elif engine != "redis" and getattr(self, f"{engine}_password_file", None) is not None:
+            # Redis has a user for whoever names none.
+            self._require(f"{engine}_user", "whose password it is")
 
     def _require(self, name: str, reason: str) -> None:
         if getattr(self, name) is None:

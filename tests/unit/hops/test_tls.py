@@ -1,16 +1,10 @@
 """Processes that prove themselves by certificates of the deployment's own authority."""
 
 import asyncio
-import datetime
-import ipaddress
-from dataclasses import dataclass
 
 import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from tests.support.certificates import Authority
 from tests.unit.hops.fakes import Bell, FakeMailbox, device
 
 from qim.hop.v1.hop_service_pb2 import HopReply
@@ -25,67 +19,6 @@ from qimd.contract.codec import encode
 from qimd.contract.grpc_aio import StrictServerInterceptor
 from qimd.contract.hops import request_frame
 from qimd.telemetry.metrics import Metrics
-
-
-@dataclass(frozen=True)
-class Identity:
-    """A certificate with its key, both as PEM."""
-
-    certificate: bytes
-    key: bytes
-
-
-class Authority:
-    """Signs what it is given."""
-
-    def __init__(self) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name("authority")
-        self._certificate = self._signed(self._name, self._key.public_key(), [], authority=True)
-
-    @property
-    def pem(self) -> bytes:
-        return self._certificate.public_bytes(serialization.Encoding.PEM)
-
-    def issue(self, name: str) -> Identity:
-        key = ec.generate_private_key(ec.SECP256R1())
-        names = [x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        signed = self._signed(_name(name), key.public_key(), names, authority=False)
-        return Identity(
-            signed.public_bytes(serialization.Encoding.PEM),
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            ),
-        )
-
-    def _signed(
-        self,
-        subject: x509.Name,
-        key: ec.EllipticCurvePublicKey,
-        names: list[x509.GeneralName],
-        *,
-        authority: bool,
-    ) -> x509.Certificate:
-        now = datetime.datetime.now(datetime.UTC)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(self._name)
-            .public_key(key)
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(hours=1))
-            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-        )
-        if names:
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        return builder.sign(self._key, hashes.SHA256())
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aetcd import Client, ClientError  # type: ignore[import-untyped]
-from grpc import StatusCode
-from grpc.aio import AioRpcError
+from aetcd.rpc import KVStub, LeaseStub  # type: ignore[import-untyped]
+from grpc import ChannelCredentials, StatusCode
+from grpc.aio import AioRpcError, secure_channel
 
 from qimd.core.errors import unavailable
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal, Unknown
@@ -164,12 +165,41 @@ class EtcdLease:
         return _Keys(f"{place}/holder".encode(), f"{place}/released".encode())
 
 
+class _TlsClient(Client):  # type: ignore[misc]
+    """aetcd's client over TLS: its own `connect` knows channels in clear alone."""
+
+    channel: Any
+
+    def __init__(
+        self, host: str, port: int, credentials: ChannelCredentials, call_timeout_s: float
+    ) -> None:
+        super().__init__(host, port, timeout=call_timeout_s)
+        self._target = f"{host}:{port}"
+        self._credentials = credentials
+
+    async def connect(self) -> None:
+        """Make the channel, which connects by itself, and the stubs of what is called here."""
+        if self.channel is None:
+            options = tuple(CHANNEL_OPTIONS.items())
+            self.channel = secure_channel(self._target, self._credentials, options)
+            self.kvstub = KVStub(self.channel)
+            self.leasestub = LeaseStub(self.channel)
+
+
 def open_etcd(
-    host: str, port: int, prefix: str, *, call_timeout_s: float = CALL_TIMEOUT_S
+    host: str,
+    port: int,
+    prefix: str,
+    *,
+    tls: ChannelCredentials | None = None,
+    call_timeout_s: float = CALL_TIMEOUT_S,
 ) -> EtcdLease:
     """The leases of the deployment whose keys begin with `prefix`, at an etcd that is reached when
-    it is first asked. `host` may be a name for all members of a cluster.
+    it is first asked. `host` may be a name for all members of a cluster. A user of etcd's is whom
+    the certificate in `tls` names.
     """
+    if tls is not None:
+        return EtcdLease(_TlsClient(host, port, tls, call_timeout_s), prefix)
     client = Client(host, port, timeout=call_timeout_s, options=CHANNEL_OPTIONS)
     return EtcdLease(client, prefix)
 

@@ -1,5 +1,6 @@
 """Opening Redis."""
 
+import ssl
 from dataclasses import dataclass
 
 from qimd.adapters.redis.conversations import RedisConversationStore
@@ -41,6 +42,7 @@ async def open_redis(
     url: str,
     namespace: str,
     *,
+    tls: ssl.SSLContext | None = None,
     may_lose_acknowledged_writes: bool = False,
     reply_timeout_s: float = REPLY_TIMEOUT_S,
 ) -> RedisStores:
@@ -49,7 +51,7 @@ async def open_redis(
     For `may_lose_acknowledged_writes` see `gates.gate`. Raises GateRefused; QimError(UNAVAILABLE)
     if the server can't be reached; ValueError for what is no URL or no namespace.
     """
-    engine = RedisEngine(url, namespace, reply_timeout_s=reply_timeout_s)
+    engine = RedisEngine(url, namespace, tls=tls, reply_timeout_s=reply_timeout_s)
     try:
         run_id = await gate(engine, may_lose_acknowledged_writes=may_lose_acknowledged_writes)
     except BaseException:

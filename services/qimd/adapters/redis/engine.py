@@ -10,11 +10,12 @@ too; a test cancels a thousand calls to hold it to that.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import ssl
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from redis.asyncio.connection import AbstractConnection, ConnectionPool
+from redis.asyncio.connection import AbstractConnection, Connection, ConnectionPool
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -76,6 +77,19 @@ class _ReplyLost(Exception):
     """The call left, and no reply came back: it may be applied, or be applied later."""
 
 
+class _TlsConnection(Connection):
+    """Over TLS as a context says. redis-py's own takes files, and whatever authority the system
+    trusts besides the one that it is given.
+    """
+
+    def __init__(self, *, tls: ssl.SSLContext, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._tls = tls
+
+    def _connection_arguments(self) -> Mapping[str, Any]:
+        return {**super()._connection_arguments(), "ssl": self._tls}
+
+
 class RedisEngine:
     """The connections to one Redis and the keyspace of one deployment in it.
 
@@ -83,16 +97,22 @@ class RedisEngine:
     """
 
     def __init__(
-        self, url: str, namespace: str, *, reply_timeout_s: float = REPLY_TIMEOUT_S
+        self,
+        url: str,
+        namespace: str,
+        *,
+        tls: ssl.SSLContext | None = None,
+        reply_timeout_s: float = REPLY_TIMEOUT_S,
     ) -> None:
-        """`url` is redis://, rediss:// or unix://; ValueError if it, or the namespace, is not one.
+        """`url` is redis:// or unix://; ValueError if it, or the namespace, is not one.
 
-        It may hold a password: it appears in no message.
+        It may hold a password: it appears in no message. With `tls` it is redis://.
         """
         self.keys = Keyspace(namespace)
         self._reply_timeout_s = reply_timeout_s
         self._pool = ConnectionPool.from_url(
             url,
+            **({} if tls is None else {"connection_class": _TlsConnection, "tls": tls}),
             max_connections=CONNECTIONS_MAX,
             retry=None,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
