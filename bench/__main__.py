@@ -8,7 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from bench import codec, cold_start, entries, hops, machine, memory, online, push, send_ack
+from bench import (
+    codec,
+    cold_start,
+    engine_entries,
+    engine_send_ack,
+    entries,
+    hops,
+    machine,
+    memory,
+    online,
+    push,
+    send_ack,
+)
 from bench.harness import Measure, table, write_json
 
 Run = Callable[[Path, bool], Sequence[Measure]]
@@ -23,6 +35,12 @@ MEASURES: Final[Mapping[str, Run]] = {
         cold_start.SMOKE if smoke else cold_start.Sizes(), at
     ),
     "entries": lambda at, smoke: entries.run(entries.SMOKE if smoke else entries.Sizes(), at),
+    "engine_send_ack": lambda at, smoke: engine_send_ack.run(
+        send_ack.SMOKE if smoke else send_ack.Sizes(), at
+    ),
+    "engine_entries": lambda at, smoke: engine_entries.run(
+        engine_entries.SMOKE if smoke else engine_entries.Sizes(), at
+    ),
     "memory": lambda at, smoke: memory.run(memory.SMOKE if smoke else memory.Sizes(), at),
 }
 OUT: Final = Path("build/bench.json")

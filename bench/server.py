@@ -108,11 +108,15 @@ class DevServer:
 
     def samples(self) -> Mapping[str, float]:
         """Every sample of /metrics, by its text."""
-        address = str(self._credentials["metrics_address"])
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
-            text: str = answer.read().decode()
-        lines = (line for line in text.splitlines() if line and not line.startswith("#"))
-        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+        return metrics_of(str(self._credentials["metrics_address"]))
+
+
+def metrics_of(address: str) -> Mapping[str, float]:
+    """Every sample of a /metrics, by its text."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
+        text: str = answer.read().decode()
+    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
 
 
 def _credentials_in(data: Path) -> Mapping[str, object]:
