@@ -74,6 +74,7 @@ class GrpcServer:
         admin_token: AdminToken,
         runtime: Runtime,
         metrics: Metrics,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
         self._settings = settings
         self._runtime = runtime
@@ -83,6 +84,8 @@ class GrpcServer:
             interceptors=[
                 # Outermost: without the token, not even a request's bytes are looked at.
                 self._admin,
+                # Behind it: what may ask for a trace by its metadata is allowed to call.
+                *interceptors,
                 StrictServerInterceptor(self._on_defect),
             ],
             options=OPTIONS,

@@ -28,6 +28,7 @@ from qimd.ports.store import ShardKind
 from qimd.session.handlers import SessionHandlers
 from qimd.session.service import SessionService
 from qimd.telemetry.metrics import Metrics
+from qimd.telemetry.tracing import Spans
 from qimd.writer.handlers import ConversationChanges
 from qimd.writer.service import WriterService
 
@@ -43,6 +44,7 @@ class Common:
     metrics: Metrics
     recovery_window_ms: int
     chunk_recipients: int
+    spans: Spans
 
 
 class OwningRooms:
@@ -72,6 +74,7 @@ class OwningRooms:
                 runtime=common.runtime,
                 metrics=common.metrics,
                 recovery_window_ms=common.recovery_window_ms,
+                spans=common.spans,
             )
         if MAILBOX in roles:
             self.mailbox = MailboxService(
@@ -85,6 +88,7 @@ class OwningRooms:
                 runtime=common.runtime,
                 metrics=common.metrics,
                 recovery_window_ms=common.recovery_window_ms,
+                spans=common.spans,
                 on_stall_failover=on_stall_failover,
             )
         if WRITER in roles:
@@ -96,6 +100,7 @@ class OwningRooms:
                 common.runtime,
                 common.metrics,
                 chunk_recipients=common.chunk_recipients,
+                spans=common.spans,
             )
             self.writer = WriterService(
                 common.table,
@@ -105,6 +110,7 @@ class OwningRooms:
                 common.runtime,
                 common.metrics,
                 chunk_recipients=common.chunk_recipients,
+                spans=common.spans,
             )
 
     @property

@@ -17,6 +17,7 @@ from qimd.app.profiles import open_backends
 from qimd.app.run_settings import RunSettings
 from qimd.app.running import Sockets, write_ready_file
 from qimd.app.runtime import AsyncioRuntime
+from qimd.app.tracing import open_tracing
 from qimd.app.wiring import Node
 from qimd.auth.admin import AdminToken
 from qimd.contract.cursor import CursorKeys
@@ -45,6 +46,7 @@ async def open_run(settings: RunSettings, version: str) -> AsyncIterator[RunServ
         metrics = Metrics()
         runtime = AsyncioRuntime(metrics)
         backends = await stack.enter_async_context(open_backends(settings, runtime, metrics))
+        tracing = await stack.enter_async_context(open_tracing(settings, runtime))
         stack.push_async_callback(runtime.cancel_all)
         sockets = Sockets(
             stack,
@@ -53,6 +55,7 @@ async def open_run(settings: RunSettings, version: str) -> AsyncIterator[RunServ
             runtime,
             metrics,
             backends.dependencies,
+            tracing,
         )
         port = PeerPort(stack, settings, held.peer_token, metrics)
         node = Node(
@@ -69,6 +72,7 @@ async def open_run(settings: RunSettings, version: str) -> AsyncIterator[RunServ
             drain_grace_s=settings.drain_grace_s,
             audit_interval_s=settings.audit_interval_s,
             chunk_recipients=settings.dispatch_chunk_recipients,
+            spans=tracing.spans,
         )
         assert node.links is not None
         await port.serve(node.links)

@@ -18,6 +18,7 @@ from qimd.app.grpc_stream import StreamHandler
 from qimd.app.health import Health
 from qimd.app.metrics_server import MetricsServer
 from qimd.app.settings import ProcessSettings
+from qimd.app.tracing import NO_TRACING, Tracing
 from qimd.auth.admin import AdminToken
 from qimd.ports.health import Dependency
 from qimd.ports.runtime import Runtime
@@ -77,6 +78,7 @@ class Sockets:
         runtime: Runtime,
         metrics: Metrics,
         dependencies: Sequence[Dependency] = (),
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         self._stack = stack
         self._node: Served | None = None
@@ -87,7 +89,11 @@ class Sockets:
         )
         stack.callback(self._metrics_server.stop)
         self._grpc_server = GrpcServer(
-            settings=settings, admin_token=admin_token, runtime=runtime, metrics=metrics
+            settings=settings,
+            admin_token=admin_token,
+            runtime=runtime,
+            metrics=metrics,
+            interceptors=tracing.interceptors,
         )
         stack.push_async_callback(self._grpc_server.stop, CLOSE_GRACE_S)
         self._grpc_server.bind()

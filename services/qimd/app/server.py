@@ -26,6 +26,7 @@ from qimd.app.lock import LOCK_NAME, FolderLock
 from qimd.app.running import Sockets, write_ready_file
 from qimd.app.runtime import AsyncioRuntime
 from qimd.app.settings import SettingRefused
+from qimd.app.tracing import Tracing, open_tracing
 from qimd.app.wiring import Node
 from qimd.auth.admin import AdminToken
 from qimd.contract.cursor import CursorKeys
@@ -81,13 +82,15 @@ async def open_server(settings: DevSettings, version: str = "") -> AsyncIterator
         runtime = AsyncioRuntime(metrics)
         engine = await _open_engine(folder, settings, runtime)
         stack.push_async_callback(engine.close)
+        tracing = await stack.enter_async_context(open_tracing(settings, runtime))
         stack.push_async_callback(runtime.cancel_all)
-        sockets = Sockets(stack, settings, AdminToken(credentials.admin_token), runtime, metrics)
+        admin = AdminToken(credentials.admin_token)
+        sockets = Sockets(stack, settings, admin, runtime, metrics, tracing=tracing)
         credentials = with_addresses(credentials, sockets.grpc, sockets.metrics)
         store(folder, credentials)
         lock.describe(sockets.grpc)
         await _seed_tenant(engine.backends.tenants, credentials, runtime)
-        node = _node(settings, engine, credentials, runtime, metrics)
+        node = _node(settings, engine, credentials, runtime, metrics, tracing)
         await sockets.serve(node)
         if settings.ready_file is not None:
             write_ready_file(settings.ready_file, sockets.grpc, sockets.metrics)
@@ -134,6 +137,7 @@ def _node(
     credentials: Credentials,
     runtime: AsyncioRuntime,
     metrics: Metrics,
+    tracing: Tracing,
 ) -> Node:
     return Node(
         table=settings.table,
@@ -150,6 +154,7 @@ def _node(
         audit_interval_s=settings.audit_interval_s,
         chunk_recipients=settings.dispatch_chunk_recipients,
         chores=[enforce_retention(engine.log.enforce_retention, runtime)],
+        spans=tracing.spans,
     )
 
 

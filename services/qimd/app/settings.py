@@ -12,6 +12,7 @@ two commands are told.
 
 import argparse
 import dataclasses
+import importlib
 import ipaddress
 import math
 from collections.abc import Callable, Mapping
@@ -78,6 +79,27 @@ def seconds(text: str) -> float:
     if not math.isfinite(value):
         raise ValueError("must be a finite number")
     return value
+
+
+def share(text: str) -> float:
+    """Read a part of the whole, from 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("must be a number from 0 to 1") from None
+    if not 0 <= value <= 1:
+        raise ValueError("must be from 0 to 1")
+    return value
+
+
+def address(text: str) -> str:
+    """Read a `host:port`, an IPv6 address in brackets."""
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) <= 65_535):
+        raise ValueError("must be host:port")
+    if ":" in host and not host.startswith("["):
+        raise ValueError("an IPv6 address stands in brackets")
+    return text
 
 
 def boolean(text: str) -> bool:
@@ -159,6 +181,13 @@ class ProcessSettings:
     log_format: str = setting(
         "auto", choice(*LOG_FORMATS), "json, console, or auto: console on a terminal"
     )
+    trace_to: str | None = setting(
+        None,
+        address,
+        "host:port of the OTLP collector that spans go to, under TLS beyond loopback; "
+        "needs the extra `tracing`",
+    )
+    trace_share: float = setting(0.01, share, "part of the SENDs that are traced, from 0 to 1")
     ready_file: Path | None = setting(
         None, Path, "written once ready, as JSON: the addresses and the process id"
     )
@@ -194,6 +223,7 @@ class ProcessSettings:
         _check_shards(self)
         _check_lease(self)
         _check_address(self)
+        _check_tracing(self)
 
 
 S = TypeVar("S", bound=ProcessSettings)
@@ -344,6 +374,17 @@ def _check_address(settings: ProcessSettings) -> None:
         )
 
 
+def _check_tracing(settings: ProcessSettings) -> None:
+    if settings.trace_to is None:
+        return
+    try:
+        importlib.import_module("qimd.app.otel")
+    except ModuleNotFoundError as error:
+        raise SettingRefused(
+            "--trace-to", f"there is no {error.name}: install qim with the extra `tracing`"
+        ) from None
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address. A name counts only if it is `localhost`."""
     if host == "localhost":
@@ -352,6 +393,11 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def host_of(place: str) -> str:
+    """The host of a `host:port`, without brackets."""
+    return place.rpartition(":")[0].removeprefix("[").removesuffix("]")
 
 
 def joined(host: str, port: int) -> str:

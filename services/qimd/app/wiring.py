@@ -46,6 +46,7 @@ from qimd.ports.store import ShardKind
 from qimd.session.service import SessionService
 from qimd.telemetry.logs import logger
 from qimd.telemetry.metrics import Metrics
+from qimd.telemetry.tracing import NO_SPANS, Spans
 from qimd.writer.handlers import (
     Changes,
     ConversationChanges,
@@ -86,9 +87,17 @@ class Node:
         chores: Sequence[Chore] = (),
         roles: frozenset[str] = ALL,
         site: HopSite | None = None,
+        spans: Spans = NO_SPANS,
     ) -> None:
         self._common = common = Common(
-            table, backends, cursor_keys, runtime, metrics, recovery_window_ms, chunk_recipients
+            table=table,
+            backends=backends,
+            cursor_keys=cursor_keys,
+            runtime=runtime,
+            metrics=metrics,
+            recovery_window_ms=recovery_window_ms,
+            chunk_recipients=chunk_recipients,
+            spans=spans,
         )
         self._runtime = runtime
         self._drain_grace_s = drain_grace_s
@@ -111,6 +120,7 @@ class Node:
                 runtime=runtime,
                 metrics=metrics,
                 presence=here,
+                spans=spans,
             )
         self.owners = [
             ShardOwner(

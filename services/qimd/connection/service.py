@@ -50,7 +50,7 @@ from qimd.ports.services import (
 from qimd.ports.store import ConversationStore
 from qimd.telemetry.logs import logger
 from qimd.telemetry.metrics import Metrics
-from qimd.telemetry.tracing import new_trace_parent
+from qimd.telemetry.tracing import NO_SPANS, Spans
 
 T = TypeVar("T")
 _log = logger("connection")
@@ -79,11 +79,13 @@ class ConnectionService:
         runtime: Runtime,
         metrics: Metrics,
         presence: Presence | None = None,
+        spans: Spans = NO_SPANS,
     ) -> None:
         self._auth = auth
         self._mailbox = mailbox
         self._runtime = runtime
         self._metrics = metrics
+        self._spans = spans
         self._presence = presence or Presence(runtime, metrics)
         self._sends = Sends(admission=admission, writer=writer, metrics=metrics)
         self._requests = Requests(
@@ -302,14 +304,17 @@ class ConnectionService:
         if isinstance(refused, QimError):
             self._answer(link, frame.request_id, refused)
             return
-        trace_parent = new_trace_parent(self._runtime.random_bytes)
+        trace_parent = self._spans.new_trace(self._runtime.random_bytes)
 
         async def acknowledge() -> None:
             commit = self._sends.commit(frame.request_id, device, prepared, trace_parent)
             answer = await self._outcome("send", commit)
             self._answer(link, frame.request_id, answer)
-            if not isinstance(answer, QimError):
+            error = answer.code.name if isinstance(answer, QimError) else ""
+            if not error:
                 self._metrics.send_ack_latency.observe(self._runtime.monotonic_s() - arrived_s)
+            events = len(prepared.names)
+            self._spans.sent(trace_parent, prepared.key, events, arrived_s, error)
 
         self._spawn(link, acknowledge(), "stream-send")
 

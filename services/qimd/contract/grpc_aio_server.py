@@ -100,18 +100,25 @@ class StrictServerInterceptor(aio.ServerInterceptor):
         try:
             yield
         except QimError as error:
-            await context.abort_with_status(to_rpc_status(error))
+            await _abort(context, error)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if context.cancelled() or (task is not None and task.cancelling()):
                 raise
             # Raised from an inner step: as it is, the client would wait until its own deadline.
-            await context.abort_with_status(to_rpc_status(inner_cancel()))
+            await _abort(context, inner_cancel())
         except (aio.AbortError, grpc.RpcError):
             raise
         except Exception as error:  # noqa: BLE001 - the place that supervises a call
             self._on_defect(error)
-            await context.abort_with_status(to_rpc_status(defect()))
+            await _abort(context, defect())
+
+
+async def _abort(context: Any, error: QimError) -> None:
+    status = to_rpc_status(error)
+    # Interceptors that look at how a call ended see this, and not `abort_with_status`.
+    context.set_code(status.code)
+    await context.abort_with_status(status)
 
 
 async def _decoded(

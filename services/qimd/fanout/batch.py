@@ -1,6 +1,6 @@
 """A batch: runs of consecutive events of many conversations, and the records that they need."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from qimd.contract.dispatch import encode_dispatch
@@ -48,6 +48,14 @@ class Batch:
     def recipients(self) -> int:
         """Mailbox entries that the records stand for."""
         return sum(record.chunk.blocks.recipients for record in self.records)
+
+    def events(self) -> Iterator[Event]:
+        """The events of the records, each once: an event's records stand together."""
+        last: Event | None = None
+        for record in self.records:
+            if record.event is not last:
+                last = record.event
+                yield last
 
     def add(self, event: Event, chunks: Chunks) -> None:
         """Add an event's records, the next ones of its conversation."""

@@ -37,6 +37,7 @@ from qimd.ports.runtime import Runtime
 from qimd.ports.store import ConversationStore
 from qimd.telemetry.logs import logger
 from qimd.telemetry.metrics import Metrics
+from qimd.telemetry.tracing import DISPATCH, NO_SPANS, Spans, Traced
 
 RESCAN_INTERVAL_S: Final = 30.0
 """An old owner's late write to a head that nobody had claimed is found and dispatched this soon."""
@@ -63,6 +64,7 @@ class FanoutService:
         metrics: Metrics,
         *,
         chunk_recipients: int = DISPATCH_CHUNK_RECIPIENTS,
+        spans: Spans = NO_SPANS,
     ) -> None:
         self._table = table
         self._conversations = conversations
@@ -70,6 +72,7 @@ class FanoutService:
         self._quarantine_store = quarantine
         self._runtime = runtime
         self._metrics = metrics
+        self._spans = spans
         self._recipients = Recipients(table, conversations)
         self._shards: dict[int, Shard] = {}
 
@@ -208,6 +211,13 @@ class FanoutService:
         for outbox, through in batch.runs:
             shard.dispatched(outbox, through)
         self._observe(batch, self._runtime.monotonic_s() - began_s)
+        self._spans.stage(
+            DISPATCH,
+            began_s,
+            (Traced(event.trace_parent, event) for event in batch.events()),
+            writer_shard=shard.term.shard,
+            fencing_epoch=batch.fencing_epoch,
+        )
         return bool(batch.runs)
 
     def _observe(self, batch: Batch, seconds: float) -> None:

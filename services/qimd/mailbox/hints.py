@@ -26,8 +26,11 @@ class Materialised:
     applied: int
 
 
-async def hint(ports: RoomPorts, materialised: Sequence[Materialised]) -> None:
-    """Push a batch to those who are online: one read of bodies, each record encoded once."""
+async def hint(ports: RoomPorts, materialised: Sequence[Materialised]) -> Sequence[RecordStep]:
+    """Push a batch to those who are online: one read of bodies, each record encoded once.
+
+    Returns the records that somebody was told of.
+    """
     online: list[tuple[RecordStep, Collection[UserId]]] = []
     # Most records of a batch are for the same users: who of them is here is asked once for all.
     found: dict[tuple[TenantId, int, int], tuple[list[UserId], Collection[UserId]]] = {}
@@ -43,17 +46,23 @@ async def hint(ports: RoomPorts, materialised: Sequence[Materialised]) -> None:
         if here:
             online.append((done.record, here))
     if not online:
-        return
+        return ()
     try:
         bodies = await ports.conversations.events([record.ref for record, _ in online])
     except QimError as error:
         _log.info("hints were lost: bodies can't be read", error=str(error), records=len(online))
-        return
-    hints = [
-        Hint(record.ref.key.tenant, here, encode_delivered(record.seq, body))
-        for record, here in online
-        if (body := bodies.get(record.ref.event_id)) is not None
-    ]
-    if hints:
-        ports.hints.push(hints)
-    ports.metrics.stage_records_total.labels("push").inc(len(hints))
+        return ()
+    told = [(record, here) for record, here in online if record.ref.event_id in bodies]
+    if told:
+        ports.hints.push(
+            [
+                Hint(
+                    record.ref.key.tenant,
+                    here,
+                    encode_delivered(record.seq, bodies[record.ref.event_id]),
+                )
+                for record, here in told
+            ]
+        )
+    ports.metrics.stage_records_total.labels("push").inc(len(told))
+    return [record for record, _ in told]

@@ -5,7 +5,7 @@ The lane that fails keeps its watermark before the record and lags from there (`
 others go on. `state` is what is durable, never more.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from qimd.core.errors import unavailable
@@ -28,6 +28,7 @@ from qimd.ports.mailbox import (
 )
 from qimd.ports.quarantine import Quarantined
 from qimd.telemetry.logs import logger
+from qimd.telemetry.tracing import MAILBOX, PUSH, Traced
 
 _log = logger("mailbox")
 
@@ -72,10 +73,22 @@ class Materialiser:
             metrics.stale_epoch_dispatch_dropped_total.labels(self._label).inc(plan.stale)
             _log.warning("stale dispatches dropped", mailbox_shard=self.state.shard, n=plan.stale)
         metrics.stage_records_total.labels("mailbox").inc(len(batch))
-        metrics.stage_latency_seconds.labels("mailbox").observe(
-            self._ports.runtime.monotonic_s() - started_s
+        applied_s = self._ports.runtime.monotonic_s()
+        metrics.stage_latency_seconds.labels("mailbox").observe(applied_s - started_s)
+        self._trace(MAILBOX, started_s, batch, plan.records)
+        pushed = await self._told(plan.records, verdicts)
+        self._trace(PUSH, applied_s, batch, pushed)
+
+    def _trace(
+        self, stage: str, began_s: float, batch: Sequence[Arrived], done: Sequence[RecordStep]
+    ) -> None:
+        self._ports.spans.stage(
+            stage,
+            began_s,
+            _traced(batch, done),
+            mailbox_shard=self.state.shard,
+            term=self._term.epoch,
         )
-        await self._told(plan.records, verdicts)
 
     async def _narrow(
         self, batch: Sequence[Arrived], plan: logic.Plan, position: MailboxSeq, next_offset: int
@@ -219,8 +232,10 @@ class Materialiser:
             gauge.labels(self._label, str(lane)).set(0)
             _log.info("a lane caught up", mailbox_shard=self.state.shard, lane_id=lane)
 
-    async def _told(self, records: Sequence[RecordStep], verdicts: Sequence[RecordVerdict]) -> None:
-        """Count and hint what a durable step did."""
+    async def _told(
+        self, records: Sequence[RecordStep], verdicts: Sequence[RecordVerdict]
+    ) -> Sequence[RecordStep]:
+        """Count and hint what a durable step did; the records that somebody was told of."""
         metrics = self._ports.metrics
         materialised: list[Materialised] = []
         entries = duplicates = 0
@@ -241,7 +256,7 @@ class Materialiser:
         metrics.stage_entries_total.labels("mailbox").inc(entries)
         if duplicates:
             metrics.duplicates_total.labels(self._label).inc(duplicates)
-        await hint(self._ports, materialised)
+        return await hint(self._ports, materialised)
 
     async def _keep_sample(self, record: RecordStep) -> None:
         """The same dispatch_id with other content: an invariant is broken, and a person must see
@@ -277,3 +292,12 @@ class Materialiser:
         if isinstance(outcome, NotApplied):
             raise Halted(Fault("quarantine_refused", outcome.refusal.value))
         self._ports.metrics.quarantined_total.labels("mailbox").inc(len(records))
+
+
+def _traced(batch: Sequence[Arrived], done: Sequence[RecordStep]) -> Iterator[Traced]:
+    """Those of the batch that the steps are of: a step keeps no trace context."""
+    seqs = {record.seq for record in done}
+    for arrived in batch:
+        if arrived.seq in seqs:
+            dispatch = arrived.dispatch
+            yield Traced(dispatch.trace_parent, dispatch.ref, arrived.seq)

@@ -16,6 +16,7 @@ from qimd.ports.runtime import Runtime
 from qimd.ports.services import PushHints, SessionSupplement
 from qimd.ports.store import ConversationStore
 from qimd.telemetry.metrics import Metrics
+from qimd.telemetry.tracing import Spans
 
 T = TypeVar("T")
 
@@ -43,6 +44,7 @@ class RoomPorts:
     metrics: Metrics
     recovery_window_ms: int
     on_stall_failover: Callable[[int], None]
+    spans: Spans
 
 
 class Halted(Exception):

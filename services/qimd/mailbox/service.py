@@ -29,6 +29,7 @@ from qimd.ports.services import (
 from qimd.ports.store import ConversationStore
 from qimd.telemetry.logs import logger
 from qimd.telemetry.metrics import Metrics
+from qimd.telemetry.tracing import NO_SPANS, Spans
 
 _log = logger("mailbox")
 
@@ -55,6 +56,7 @@ class MailboxService:
         recovery_window_ms: int,
         supplement: SessionSupplement | None = None,
         on_stall_failover: Callable[[int], None] = lambda _shard: None,
+        spans: Spans = NO_SPANS,
     ) -> None:
         self._ports = RoomPorts(
             table=table,
@@ -68,6 +70,7 @@ class MailboxService:
             metrics=metrics,
             recovery_window_ms=recovery_window_ms,
             on_stall_failover=on_stall_failover,
+            spans=spans,
         )
         self._keys = cursor_keys
         self._shards: dict[int, Shard] = {}

@@ -9,6 +9,7 @@ from qimd.ports.quarantine import QuarantineStore
 from qimd.ports.runtime import Runtime
 from qimd.ports.store import ConversationStore
 from qimd.telemetry.metrics import Metrics
+from qimd.telemetry.tracing import Spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +26,4 @@ class RoomPorts:
     runtime: Runtime
     metrics: Metrics
     recovery_window_ms: int
+    spans: Spans

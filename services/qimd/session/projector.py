@@ -39,6 +39,7 @@ from qimd.session.logic import (
 from qimd.session.ports import RoomPorts
 from qimd.session.steps import ProjectionDirty, Steps, demand, inspected_log
 from qimd.telemetry.logs import logger
+from qimd.telemetry.tracing import SESSION, Traced
 
 _log = logger("session")
 _FETCH_WAIT_S: Final = 0.5
@@ -156,6 +157,13 @@ class Projector:
         self._metrics.stage_records_total.labels("session").inc(len(records))
         self._metrics.stage_latency_seconds.labels("session").observe(
             self._runtime.monotonic_s() - started_s
+        )
+        self._ports.spans.stage(
+            SESSION,
+            started_s,
+            (Traced(done.trace_parent, done.ref) for done in decoded if done is not None),
+            mailbox_shard=self.partition,
+            term=self.term.epoch,
         )
 
     async def _decode(

@@ -39,6 +39,7 @@ from qimd.session.partition import Partition
 from qimd.session.ports import RoomPorts
 from qimd.telemetry.logs import logger
 from qimd.telemetry.metrics import Metrics
+from qimd.telemetry.tracing import NO_SPANS, Spans
 
 _log = logger("session")
 _DRIFT_SAMPLES: Final = 1024
@@ -73,6 +74,7 @@ class SessionService:
         runtime: Runtime,
         metrics: Metrics,
         recovery_window_ms: int,
+        spans: Spans = NO_SPANS,
     ) -> None:
         self._projection = projection
         self._conversations = conversations
@@ -88,6 +90,7 @@ class SessionService:
             runtime=runtime,
             metrics=metrics,
             recovery_window_ms=recovery_window_ms,
+            spans=spans,
         )
         self._owned: dict[int, Partition] = {}
         self._dirty: dict[int, str] = {}

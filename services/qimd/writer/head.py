@@ -23,6 +23,7 @@ from qimd.ports.services import Fanout
 from qimd.ports.store import CommitStep, ConversationState, ConversationStore, NewEvent
 from qimd.telemetry.logs import logger
 from qimd.telemetry.metrics import Metrics
+from qimd.telemetry.tracing import COMMIT, Spans, Traced
 from qimd.writer.cache import MemberCache
 from qimd.writer.logic import MembershipChange
 from qimd.writer.shard import OutcomeUnknownError, Shard, refused
@@ -47,6 +48,7 @@ class Tools:
     metrics: Metrics
     members: MemberCache
     pins: Pins
+    spans: Spans
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,7 @@ class Head:
             expected_head=state.head_version,
             events=events,
         )
+        began_s = self.tools.runtime.monotonic_s()
         self._shard.reserved += len(events)
         try:
             outcome = await self._shard.settle(lambda: self.tools.store.commit(step))
@@ -163,6 +166,13 @@ class Head:
                 # No await lies between the two: the order of commits is the order of telling.
                 self.tools.fanout.committed(term, [new.event for new in events])
                 self.tools.metrics.stage_records_total.labels("commit").inc(len(events))
+                self.tools.spans.stage(
+                    COMMIT,
+                    began_s,
+                    (Traced(new.event.trace_parent, new.event) for new in events),
+                    writer_shard=term.shard,
+                    fencing_epoch=term.epoch,
+                )
             case NotApplied():
                 pass
             case _:

@@ -20,6 +20,7 @@ from qimd.ports.services import Commit, Fanout
 from qimd.ports.store import ConversationState, ConversationStore, TenantStore
 from qimd.telemetry.logs import logger
 from qimd.telemetry.metrics import Metrics
+from qimd.telemetry.tracing import NO_SPANS, Spans
 from qimd.writer.cache import MemberCache
 from qimd.writer.conversation import Administer, Conversation
 from qimd.writer.head import Changed, Head, Tools
@@ -63,6 +64,7 @@ class WriterService:
         metrics: Metrics,
         *,
         chunk_recipients: int = DISPATCH_CHUNK_RECIPIENTS,
+        spans: Spans = NO_SPANS,
     ) -> None:
         self._table = table
         self._tenants = tenants
@@ -73,6 +75,7 @@ class WriterService:
             metrics=metrics,
             members=MemberCache(),
             pins=Pins(table.version, chunk_recipients),
+            spans=spans,
         )
         self._shards: dict[int, _Served] = {}
 
