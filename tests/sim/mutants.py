@@ -182,6 +182,15 @@ def epoch_of_the_old_owner(put: Patch) -> None:
     put(fanout_batch, "encode_dispatch", encode)
 
 
+def epoch_lost_in_the_codec(put: Patch) -> None:
+    """The field is optional, and not written: every record reads as one of the first epoch."""
+
+    def encode(event: Any, *, fencing_epoch: int, **rest: Any) -> bytes:
+        return encode_dispatch(event, fencing_epoch=1, **rest)
+
+    put(fanout_batch, "encode_dispatch", encode)
+
+
 def failed_part_sent_again(put: Patch) -> None:
     """A producer goes on behind a record that failed, and the failed ones alone are sent again."""
 
@@ -416,6 +425,7 @@ MUTANTS: Final = (
     Mutant("head version not compared", head_version_not_compared),
     Mutant("inherited outbox not drained first", inherited_outbox_not_drained_first),
     Mutant("epoch stamped from the old owner", epoch_of_the_old_owner),
+    Mutant("epoch lost in the codec", epoch_lost_in_the_codec),
     Mutant("only the failed part of a run sent again", failed_part_sent_again),
     Mutant("dedupe mark before entries", dedupe_before_entries),
     Mutant("W past a failing block", w_past_a_failing_block),
