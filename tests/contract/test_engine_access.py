@@ -112,7 +112,8 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
 
 async def once_round(settings: RunSettings) -> None:
     """Write to each engine and read it back."""
-    await make_topic(settings, replicas=1)
+    assert await make_topic(settings, replicas=1)
+    assert not await make_topic(settings, replicas=1)
     metrics = Metrics()
     runtime = AsyncioRuntime(metrics)
     async with open_backends(settings, runtime, metrics) as backends:

@@ -132,8 +132,9 @@ def _topic(options: dict[str, Any]) -> int:
 
     replicas: int = options.pop("replicas")
     settings = load(RunSettings, options, os.environ)
-    asyncio.run(make_topic(settings, replicas))
-    sys.stdout.write(f"{settings.dispatch_topic}: {settings.mailbox_shards} partitions\n")
+    made = asyncio.run(make_topic(settings, replicas))
+    told = f"{settings.mailbox_shards} partitions" if made else "it is there already"
+    sys.stdout.write(f"{settings.dispatch_topic}: {told}\n")
     return 0
 
 

@@ -123,14 +123,15 @@ async def open_dispatch_log(settings: RunSettings, runtime: Runtime) -> AsyncIte
         yield log
 
 
-async def make_topic(settings: RunSettings, replicas: int) -> None:
-    """Make the dispatch topic as the gates want it, with twice the recovery window of retention.
-
-    Raises SettingRefused.
+async def make_topic(settings: RunSettings, replicas: int) -> bool:
+    """Make the dispatch topic as the gates want it, with twice the recovery window of retention;
+    False if it is there already, which `qimd run` looks at. Raises SettingRefused.
     """
     runtime = AsyncioRuntime(Metrics())
     async with open_dispatch_log(settings, runtime) as log:
         try:
+            if await _is_there(log):
+                return False
             await create_topic(
                 log,
                 partitions=settings.mailbox_shards,
@@ -140,6 +141,15 @@ async def make_topic(settings: RunSettings, replicas: int) -> None:
             )
         except QimError as refused:
             raise await _log_refused(settings, "--dispatch-topic", refused) from None
+    return True
+
+
+async def _is_there(log: KafkaLog) -> bool:
+    try:
+        await log.identity()
+    except LogFault:
+        return False
+    return True
 
 
 async def _redis(settings: RunSettings, stack: AsyncExitStack) -> RedisStores:

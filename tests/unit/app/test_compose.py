@@ -1,0 +1,120 @@
+"""deploy/compose.yaml can't rot: its settings are read as `qimd` reads them, from what its own
+preparation makes.
+"""
+
+import argparse
+import importlib.util
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography import x509
+
+from qimd.app.engine_access import Access
+from qimd.app.main import main
+from qimd.app.run_settings import ENGINES, RunSettings
+from qimd.app.settings import add_flags, load, variable_of
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+SERVICES: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+ROLES = {
+    name: service for name, service in SERVICES.items() if service.get("command", [""])[0] == "run"
+}
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `prepare` leaves in its volume."""
+    spec = importlib.util.spec_from_file_location("prepare", DEPLOY / "prepare.py")
+    assert spec is not None
+    assert spec.loader is not None
+    prepare = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(prepare)
+    folder = tmp_path_factory.mktemp("keys")
+    prepare.main(folder)
+    before = (folder / "qim" / "secrets.json").read_bytes()
+    prepare.main(folder)
+    assert (folder / "qim" / "secrets.json").read_bytes() == before
+    return folder
+
+
+def environment(service: dict[str, Any], keys: Path) -> dict[str, str]:
+    """A service's variables, with the defaults of those that the operator may give."""
+    return {
+        name: re.sub(r"\$\{\w+:-(\w*)\}", r"\1", text).replace("/keys/", f"{keys}/")
+        for name, text in service["environment"].items()
+    }
+
+
+def settings(name: str, keys: Path, **changes: str) -> RunSettings:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add_flags(parser, RunSettings)
+    flags = vars(parser.parse_args(SERVICES[name]["command"][1:]))
+    return load(RunSettings, flags, environment(SERVICES[name], keys) | changes)
+
+
+def names_in(certificate: Path) -> set[str]:
+    read = x509.load_pem_x509_certificate(certificate.read_bytes())
+    found = read.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return set(found.value.get_values_for_type(x509.DNSName))
+
+
+def test_every_role_is_there_and_clients_have_two_doors() -> None:
+    served = [service["command"][2] for service in ROLES.values()]
+    assert sorted(served) == ["connection", "connection", "mailbox", "session", "writer"]
+
+
+@pytest.mark.parametrize("backend", ["redis", "scylla"])
+@pytest.mark.parametrize("name", ROLES)
+def test_each_service_starts_with_settings_that_are_good(
+    name: str, backend: str, keys: Path
+) -> None:
+    made = settings(name, keys, QIM_STORE_BACKEND=backend)
+    assert made.store_backend == backend
+    for engine in ENGINES:
+        access = Access.of(made, engine)
+        assert access.tls is not None
+        assert access.pem is not None
+        assert access.pem.key
+    dialled = (made.hop_address or "").partition(":")[0]
+    assert dialled == name
+    assert dialled in names_in(keys / "qim" / "certificate.pem")
+    assert set(made.peer_names or ()) <= names_in(keys / "qim" / "certificate.pem")
+
+
+@pytest.mark.parametrize("name", [*ROLES, "topic"])
+def test_no_variable_of_a_service_is_one_that_nobody_reads(name: str) -> None:
+    known = {variable_of(field) for field in RunSettings.__dataclass_fields__}
+    assert set(SERVICES[name]["environment"]) <= known
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_config_check_takes_each_service(
+    name: str, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, text in environment(SERVICES[name], keys).items():
+        monkeypatch.setenv(variable, text)
+    assert main(["config", "check", *SERVICES[name]["command"][1:]]) == 0
+
+
+def test_engines_are_dialled_by_names_that_their_certificates_carry(keys: Path) -> None:
+    made = settings("writer", keys)
+    addresses = {"kafka": made.redpanda_brokers[0], "redis": made.redis, "etcd": made.etcd}
+    hosts = {engine: address.rpartition(":")[0] for engine, address in addresses.items()}
+    hosts["scylla"] = (made.scylla_hosts or ("",))[0]
+    for engine, host in hosts.items():
+        assert host in SERVICES
+        assert host in names_in(keys / engine / "certificate.pem")
+
+
+def test_nobody_else_may_read_what_is_prepared(keys: Path) -> None:
+    for path in keys.rglob("*"):
+        assert not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO), path
+
+
+def test_every_image_is_pinned() -> None:
+    images = {service["image"] for service in SERVICES.values()}
+    assert all(re.search(r":(local|\d+\.\d+[\w.-]*)$", image) for image in images), images
