@@ -9,6 +9,7 @@ import json
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ _INBOX: Final = "acks"
 @contextmanager
 def nats(folder: Path) -> Iterator["Nats"]:
     """A server with its files in the folder, and a connection with an empty stream."""
-    program = shutil.which("nats-server")
+    program = shutil.which("nats-server", path=Path(sys.executable).parent)
     if program is None:
         raise Wrong("nats-server is not installed (make setup)")
     folder.mkdir()
