@@ -1,15 +1,18 @@
 """A Redis, and a conversation in it, for the tests of what only Redis has."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
+import pytest
 from tests import engines
 from tests.contract.builders import START_MS, event, key, new, step, value
 from tests.engines.redis import Redis
 
 from qimd.adapters.redis import RedisStores, open_redis
+from qimd.core.errors import QimError
 from qimd.core.outcome import Outcome
 from qimd.ports.store import ConversationState, ShardKind
 
@@ -37,6 +40,13 @@ def start(server: Redis) -> None:
     """Start it (again), and wait until it answers."""
     server.start()
     server.wait()
+
+
+async def start_again(server: Redis, stores: RedisStores) -> None:
+    """As `start`, and let the stores see it: no call reaches a start that was not seen before."""
+    await asyncio.to_thread(start, server)
+    with pytest.raises(QimError, match="started anew"):
+        await stores.engine.fetch([("PING",)])
 
 
 async def owned(stores: RedisStores) -> int:

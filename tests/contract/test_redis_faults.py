@@ -20,6 +20,7 @@ from tests.contract.redis_scenes import (
     opened,
     owned,
     start,
+    start_again,
     url,
 )
 from tests.engines.redis import Redis
@@ -62,7 +63,7 @@ async def test_nobody_there_is_certainly_not_applied(server: Redis) -> None:
         with pytest.raises(QimError) as failure:
             await stores.conversations.conversation(key())
         assert failure.value.code is ErrorCode.UNAVAILABLE
-        await asyncio.to_thread(start, server)
+        await start_again(server, stores)
         assert value(await message(stores, epoch, 1)).head_version == 1
 
 
@@ -228,7 +229,7 @@ async def test_a_full_disk_stops_a_redis_that_syncs_each_write_and_nothing_is_lo
             ballast.write_bytes(b"b" * 8_000_000)
             assert isinstance(await until_full(stores, epoch, 1), Unknown)
             ballast.unlink()
-            await asyncio.to_thread(start, redis)
+            await start_again(redis, stores)
             kept = await numbers(stores)
             assert kept == list(range(1, len(kept) + 1))
             assert kept
@@ -242,7 +243,7 @@ async def test_what_was_acknowledged_outlives_a_kill(server: Redis) -> None:
         for seq in range(1, 51):
             value(await message(stores, epoch, seq))
         await asyncio.to_thread(server.kill)
-        await asyncio.to_thread(start, server)
+        await start_again(server, stores)
         assert await numbers(stores) == list(range(1, 51))
         assert value(await message(stores, epoch, 51)).head_version == 51
 

@@ -1,5 +1,6 @@
 """What only mailboxes in Redis have: calls in parts, strings that go by the day, a lost tail."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,6 +15,7 @@ from tests.engines.redis import Redis
 
 from qimd.adapters.redis import RedisStores, open_redis
 from qimd.adapters.redis import mailbox as module
+from qimd.core.errors import QimError
 from qimd.core.outcome import Refusal
 from qimd.core.seq import SEQ_MAX, SEQ_NONE, MailboxSeq, before_offset
 from qimd.ports.mailbox import ApplyStep, DayBucket, EpochMark, MailboxStore, RecordStep
@@ -148,6 +150,41 @@ async def test_where_there_is_no_memory_days_can_still_go(server: Redis) -> None
         assert await seqs(store, ANNA) == [at(4)]
 
 
+@pytest.mark.parametrize("call", ["read", "step"])
+async def test_no_call_reaches_a_start_that_was_not_seen_when_it_was_made(
+    server: Redis, call: str
+) -> None:
+    """Its caller believes what that start may have lost."""
+    steps = [step_of(n, [record(n, [block(0, ANNA)])]) for n in range(2)]
+    async with opened(server.address) as stores:
+        store = stores.mailbox
+        value(await store.open_shard(0, TERM, FIRST))
+        for step in steps:
+            value(await store.apply(step))
+        await asyncio.to_thread(cut_off_the_end, server)
+        assert store.restarts == 0
+        if call == "read":
+            with pytest.raises(QimError, match="started anew"):
+                await seqs(store, ANNA)
+        else:
+            builds_on_it = step_of(2, [record(2, [block(0, ANNA)])])
+            assert refused(await store.apply(builds_on_it)) is Refusal.UNREACHABLE
+        assert store.restarts == stores.projection.restarts == 1
+        assert await seqs(store, ANNA) == [at(0)]
+        value(await store.apply(steps[1]))
+        assert await seqs(store, ANNA) == [at(0), at(1)]
+        assert store.restarts == 1
+
+
+def cut_off_the_end(server: Redis) -> None:
+    """Start the server anew without the end of its append-only file, as `everysec` may."""
+    server.kill()
+    [file] = (server.folder / "appendonlydir").glob("*.incr.aof")
+    file.write_bytes(file.read_bytes()[:-20])
+    server.start()
+    server.wait()
+
+
 async def test_a_step_that_a_restart_takes_back_goes_whole(server: Redis) -> None:
     """As under `everysec`: the end of the append-only file is cut within the step."""
     steps = [step_of(n, [record(n, [block(0, ANNA), block(5, BEN)])]) for n in range(2)]
@@ -156,11 +193,7 @@ async def test_a_step_that_a_restart_takes_back_goes_whole(server: Redis) -> Non
         value(await stores.mailbox.apply(steps[0]))
         before = await stores.mailbox.shard_state(0)
         value(await stores.mailbox.apply(steps[1]))
-    server.kill()
-    [file] = (server.folder / "appendonlydir").glob("*.incr.aof")
-    file.write_bytes(file.read_bytes()[:-20])
-    server.start()
-    server.wait()
+    await asyncio.to_thread(cut_off_the_end, server)
     async with opened(server.address) as stores:
         store = stores.mailbox
         assert await store.shard_state(0) == before

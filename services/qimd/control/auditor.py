@@ -91,13 +91,14 @@ class Auditor:
 
     async def audit(self) -> AuditPass:
         """One pass. Raises QimError(UNAVAILABLE); the next pass goes on where it stopped."""
+        restarts = self._mailbox.restarts
         records, orphans = await self._audit_records()
         if self._round is None:
             self._round = await self._begin()
         round_ = self._round
         if round_ is None or not await self._settled(round_):
             return AuditPass(True, 0, records, orphans)
-        events, missing, whole = await self._audit_events(round_)
+        events, missing, whole = await self._audit_events(round_, restarts)
         if whole:
             self._round = None
         return AuditPass(False, events, records, orphans + missing)
@@ -137,8 +138,11 @@ class Auditor:
                 return False
         return True
 
-    async def _audit_events(self, round_: _Round) -> tuple[int, int, bool]:
-        """(events looked at, orphans found, whether the round is done)."""
+    async def _audit_events(self, round_: _Round, restarts: int) -> tuple[int, int, bool]:
+        """(events looked at, orphans found, whether the round is done). `restarts` is the store's
+        from before the shards were seen to be settled: what a later start has lost comes again from
+        the log, and is no orphan.
+        """
         quarantined = await self._quarantine.quarantined(QUARANTINED_MAX)
         events = orphans = 0
         for found in round_.ranges:
@@ -156,6 +160,8 @@ class Auditor:
                     if not is_quarantined(event, quarantined)
                     and await self._must_be_dispatched(found.key, number, event)
                 ]
+                if self._mailbox.restarts != restarts:
+                    return events, orphans, False
                 events += len(page)
                 orphans += len(lacking)
                 for number, event in lacking:

@@ -12,7 +12,7 @@ from qimd.core.seq import MailboxSeq
 from qimd.mailbox import logic
 from qimd.mailbox.gates import same_log
 from qimd.mailbox.materialise import Materialiser
-from qimd.mailbox.ports import RoomPorts, settle
+from qimd.mailbox.ports import RoomPorts
 from qimd.ports.mailbox import lowest_watermark
 
 GAUGE_INTERVAL_S: Final = 1.0
@@ -63,10 +63,8 @@ class Housekeeping:
             self._fold_s = now_s + FOLD_INTERVAL_S
             state = self._writer.state
             below = lowest_watermark(state)
-            await settle(
-                self._ports.runtime,
-                self._term,
-                lambda: self._ports.store.fold_marks(state.shard, self._term.epoch, below),
+            await self._writer.settle(
+                lambda: self._ports.store.fold_marks(state.shard, self._term.epoch, below)
             )
 
     async def _measure(self) -> None:
@@ -84,12 +82,10 @@ class Housekeeping:
         # Readers see the new floor before anything below it goes: a page that is read meanwhile
         # must not pass for whole.
         self._raise_floor(floor)
-        outcome = await settle(
-            self._ports.runtime,
-            self._term,
+        outcome = await self._writer.settle(
             lambda: self._ports.store.expire_buckets(
                 state.shard, self._term.epoch, floor, EXPIRE_RECORDS_MAX
-            ),
+            )
         )
         if not isinstance(outcome, Applied):
             return True

@@ -21,7 +21,7 @@ from qimd.mailbox import logic
 from qimd.mailbox.intake import take_in
 from qimd.mailbox.logic import Arrived
 from qimd.mailbox.materialise import Materialiser
-from qimd.mailbox.ports import Halted, RoomPorts, settle
+from qimd.mailbox.ports import Halted, RoomPorts
 from qimd.ports.log import LogFault, LogFaultKind, LogRecord
 from qimd.ports.mailbox import EpochBoundary, KeptRecord, lowest_watermark, reach, resume_offset
 from qimd.telemetry.logs import logger
@@ -60,10 +60,8 @@ class Keeping:
         state, lowest = self._writer.state, lowest_watermark(self._writer.state)
         if not self._holds or lowest <= self._dropped:
             return
-        dropped = await settle(
-            self._ports.runtime,
-            self._term,
-            lambda: self._ports.store.drop_kept(state.shard, self._term.epoch, lowest),
+        dropped = await self._writer.settle(
+            lambda: self._ports.store.drop_kept(state.shard, self._term.epoch, lowest)
         )
         if isinstance(dropped, NotApplied):
             raise Halted(logic.Fault("store_refused", f"drop_kept: {dropped.refusal.value}"))
@@ -135,10 +133,8 @@ class Keeping:
     async def _write(self, kept: Sequence[KeptRecord]) -> bool:
         """Whether they are durable. A copy that is refused costs no more than a rebase."""
         shard = self._writer.state.shard
-        outcome = await settle(
-            self._ports.runtime,
-            self._term,
-            lambda: self._ports.store.keep_records(shard, self._term.epoch, kept),
+        outcome = await self._writer.settle(
+            lambda: self._ports.store.keep_records(shard, self._term.epoch, kept)
         )
         match outcome:
             case Applied():

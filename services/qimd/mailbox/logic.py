@@ -38,6 +38,7 @@ from qimd.ports.mailbox import (
     ShardState,
     is_stale,
     lowest_watermark,
+    watermark,
 )
 
 DAY_MS: Final = 24 * 3600 * 1000
@@ -178,6 +179,11 @@ def regression(lane_last: Sequence[MailboxSeq], records: Sequence[RecordStep]) -
                 return block.lane
             last[block.lane] = record.seq
     return None
+
+
+def went_back(before: ShardState, after: ShardState) -> bool:
+    """Whether some lane's watermark is lower than it was."""
+    return any(watermark(after, lane) < watermark(before, lane) for lane in range(LANES))
 
 
 def raised_lane_last(

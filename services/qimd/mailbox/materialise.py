@@ -5,12 +5,13 @@ The lane that fails keeps its watermark before the record and lags from there (`
 others go on. `state` is what is durable, never more.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from qimd.core.errors import unavailable
 from qimd.core.lease import Term
-from qimd.core.outcome import Applied, NotApplied, Refusal
+from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
 from qimd.core.records import ConversationKey
 from qimd.core.seq import MailboxSeq
 from qimd.mailbox import logic
@@ -30,20 +31,41 @@ from qimd.ports.quarantine import Quarantined
 from qimd.telemetry.logs import logger
 from qimd.telemetry.tracing import MAILBOX, PUSH, Traced
 
+T = TypeVar("T")
+
 _log = logger("mailbox")
 
 
 class Materialiser:
-    """A shard's writing side under one term. Its calls never overlap: one task makes them all."""
+    """A shard's writing side under one term. Its calls never overlap: one task makes them all.
 
-    def __init__(self, ports: RoomPorts, term: Term, state: ShardState) -> None:
+    `restarts` is the store's from before `state` was read: what a later start of the store may have
+    lost is built upon no more.
+    """
+
+    def __init__(self, ports: RoomPorts, term: Term, state: ShardState, restarts: int) -> None:
         self._ports = ports
         self._term = term
+        self._restarts = restarts
         self._marks = MarkCache(ports.store, state.shard)
         self._label = str(state.shard)
         self.state = state
         now_s = ports.runtime.monotonic_s()
         self.stalls: dict[int, Stall] = {lane: Stall(now_s) for lane in sorted(state.lagging)}
+
+    def demand_loaded(self) -> None:
+        """Raise QimError(UNAVAILABLE) if the store was started anew since `state` was read."""
+        if self._ports.store.restarts != self._restarts:
+            raise unavailable("the store was started anew: the mailbox is loaded again")
+
+    async def settle(self, issue: Callable[[], Awaitable[Outcome[T]]]) -> Applied[T] | NotApplied:
+        """A step that builds on `state`. Raises TermOver, QimError(UNAVAILABLE)."""
+
+        async def issue_on_what_was_loaded() -> Outcome[T]:
+            self.demand_loaded()
+            return await issue()
+
+        return await settle(self._ports.runtime, self._term, issue_on_what_was_loaded)
 
     # --- the shard's own batches ---
 
@@ -197,9 +219,7 @@ class Materialiser:
             lagging=lagging,
             at_ms=self._ports.runtime.wall_ms(),
         )
-        outcome = await settle(
-            self._ports.runtime, self._term, lambda: self._ports.store.apply(step)
-        )
+        outcome = await self.settle(lambda: self._ports.store.apply(step))
         match outcome:
             case Applied(value=verdicts):
                 self._advance(step, verdicts)

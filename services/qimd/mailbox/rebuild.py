@@ -41,7 +41,7 @@ from qimd.mailbox.gates import being_rebuilt, checked_log, same_log
 from qimd.mailbox.intake import is_foreign, undecodable
 from qimd.mailbox.logic import Arrived, Fault
 from qimd.mailbox.materialise import Materialiser
-from qimd.mailbox.ports import Halted, RoomPorts, settle
+from qimd.mailbox.ports import Halted, RoomPorts
 from qimd.ports.log import LogRecord, Watermarks
 from qimd.ports.mailbox import REBUILD_IDENTITY, EpochBoundary, KeptRecord
 from qimd.ports.services import RebasePlan
@@ -137,10 +137,8 @@ class Rebuild:
             raise unavailable(f"the log can't be used: {halted}") from halted
 
     async def _begin(self, boundary: EpochBoundary) -> None:
-        begun = await settle(
-            self._ports.runtime,
-            self._term,
-            lambda: self._ports.store.begin_epoch(self._shard, self._term.epoch, boundary),
+        begun = await self._writer.settle(
+            lambda: self._ports.store.begin_epoch(self._shard, self._term.epoch, boundary)
         )
         match begun:
             case Applied(value=state):
@@ -249,10 +247,8 @@ class Rebuild:
             seq = logic.seq_at(boundary, place)
             bound.append(KeptRecord(after, seq, now_ms, value))
             after = seq
-        kept = await settle(
-            self._ports.runtime,
-            self._term,
-            lambda: self._ports.store.keep_records(self._shard, self._term.epoch, bound),
+        kept = await self._writer.settle(
+            lambda: self._ports.store.keep_records(self._shard, self._term.epoch, bound)
         )
         if isinstance(kept, NotApplied):
             detail = f"keep_records: {kept.refusal.value} {kept.detail}"

@@ -7,7 +7,7 @@ A false one must not count, whatever a client sends: so a gap is true only if th
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from qimd.core.errors import invalid
+from qimd.core.errors import invalid, unavailable
 from qimd.core.ids import event_id
 from qimd.core.parameters import BUCKET_DAYS_KEPT, PAGE_EVENTS_MAX
 from qimd.core.records import UserKey
@@ -41,7 +41,7 @@ class Verifier:
         self._ports = ports
 
     async def confirmed(self, shard: Shard, lane: int, user: UserKey, report: GapReport) -> bool:
-        """Whether the report is true; counts it. Raises QimError(INVALID_ARGUMENT)."""
+        """Whether the report is true; counts it. Raises QimError: INVALID_ARGUMENT, UNAVAILABLE."""
         kind = KINDS.get(report.kind)
         if kind is None:
             raise invalid(f"report kind {report.kind} is not known", "kind")
@@ -49,7 +49,7 @@ class Verifier:
             raise invalid("the range of a report is 1 or more, and not reversed", "from_seq")
         if report.through_seq - report.from_seq >= REPORT_EVENTS_MAX:
             raise invalid(f"a report is about {REPORT_EVENTS_MAX} events at most", "through_seq")
-        state = shard.ready()
+        state, restarts = shard.ready(), self._ports.store.restarts
         true = 0 <= report.covered_through <= watermark(state, lane) and await (
             self._gap(shard, user, report)
             if report.kind == GAP
@@ -57,6 +57,9 @@ class Verifier:
             if report.kind == DOUBLE
             else self._disorder(user, report)
         )
+        if self._ports.store.restarts != restarts:
+            # What the store may have lost amid this comes again from the log, and proves nothing.
+            raise unavailable("the store was started anew while the report was checked")
         self._ports.metrics.reports_total.labels(kind, str(true).lower()).inc()
         if true:
             if report.kind == GAP:

@@ -83,16 +83,18 @@ class Shard:
         """The state, for a reader. Raises QimError: UNAVAILABLE with the reason's class, NOT_OWNER.
 
         What a client may hold is judged by it. An owner that may not write any more, since it was
-        stopped for a while, can't judge: its successor may have handed out more.
+        stopped for a while, can't judge: its successor may have handed out more. Nor can one whose
+        store was started anew: W may cover what the store has lost. A read of the store that is
+        made at once reaches no later start of it.
         """
         if not self._may_write():
             raise QimError(ErrorCode.NOT_OWNER, f"mailbox shard {self.shard} is changing hands")
         if self.fault is not None:
             raise unavailable(f"mailbox shard {self.shard} has halted: {self.fault.reason}")
-        state = self.state
-        if state is None or not self.caught_up:
+        if self._writer is None or not self.caught_up:
             raise unavailable(f"mailbox shard {self.shard} is catching up")
-        return state
+        self._writer.demand_loaded()
+        return self._writer.state
 
     def demand_known(self, position: int, through: MailboxSeq) -> None:
         """Raise QimError(UNAVAILABLE) for a position that lies above a lane's W, `through`, and yet
@@ -156,8 +158,9 @@ class Shard:
 
     async def _serve(self) -> None:
         ports = self._ports
+        restarts = ports.store.restarts
         state = await gates.open_shard(ports, self.shard, self.term)
-        writer = self._adopt(state)
+        writer = self._adopt(state, restarts)
         if gates.being_rebuilt(state):
             self.fault = self.fault or Fault("rebuilding", "a rebase was cut short")
             await Rebuild(ports, self.term, writer).run(self.fault)
@@ -173,11 +176,15 @@ class Shard:
         finally:
             await reader.close()
 
-    def _adopt(self, state: ShardState) -> Materialiser:
+    def _adopt(self, state: ShardState, restarts: int) -> Materialiser:
         """Take the stored state over; stalls of lanes that still lag keep their age."""
         before = self._writer
-        self._writer = writer = Materialiser(self._ports, self.term, state)
+        self._writer = writer = Materialiser(self._ports, self.term, state, restarts)
         if before is not None:
+            if logic.went_back(before.state, state):
+                # What was handed out lies above this W: nobody is judged by it before the log has
+                # given it again.
+                self.caught_up = False
             for lane in writer.stalls:
                 writer.stalls[lane] = before.stalls.get(lane, writer.stalls[lane])
         return writer
@@ -191,6 +198,7 @@ class Shard:
         keeping = Keeping(ports, self.term, writer)
         housekeeping = Housekeeping(ports, self.term, writer, admitted.identity, self._raise_floor)
         while self._may_write() and not await self._answer_rebases(writer):
+            writer.demand_loaded()
             await housekeeping.tick()
             await keeping.tick()
             await lanes.retry()

@@ -178,6 +178,16 @@ class KeptRecord:
 class MailboxStore(Protocol):
     """See the module."""
 
+    @property
+    def restarts(self) -> int:
+        """How often this process has seen the engine start anew. A start of an engine that writes
+        behind its acknowledgements may lack the last of what was acknowledged, so whoever believes
+        what it read or wrote before reads it again.
+
+        No call reaches a start that was not counted here when the call was made. So nothing builds
+        on what is lost if `restarts` is compared right before each call.
+        """
+
     # the shard's steps
 
     async def open_shard(self, shard: int, term: int, first: EpochBoundary) -> Outcome[ShardState]:

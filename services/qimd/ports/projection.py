@@ -118,6 +118,10 @@ class PagePosition:
 class ProjectionStore(Protocol):
     """See the module."""
 
+    @property
+    def restarts(self) -> int:
+        """As `ports.mailbox.MailboxStore.restarts`."""
+
     async def checkpoint(self, partition: int) -> PartitionCheckpoint | None:
         """The stored checkpoint; None if there is none."""
 

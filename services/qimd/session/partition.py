@@ -15,7 +15,7 @@ from qimd.ports.services import RebuildPlan
 from qimd.session.ports import RoomPorts
 from qimd.session.projector import Projector
 from qimd.session.rebuild import Rebuild
-from qimd.session.steps import ProjectionDirty, SteppedDown
+from qimd.session.steps import ProjectionDirty, StartedAnew, SteppedDown
 from qimd.telemetry.logs import logger
 
 _log = logger("session")
@@ -81,6 +81,8 @@ class Partition:
         self.projector = projector = Projector(self._ports, self.term)
         try:
             await projector.run()
+        except StartedAnew:
+            _log.warning("the store was started anew", mailbox_shard=self.number)
         except ProjectionDirty as fault:
             self._dirty[self.number] = str(fault)
             self._show()
@@ -91,7 +93,7 @@ class Partition:
                 next_offset=projector.next_offset,
             )
         finally:
-            projector.ready = False
+            projector.stop()
 
     async def _answer(self, asked: _Asked) -> None:
         rebuild = Rebuild(self._ports, self.term)

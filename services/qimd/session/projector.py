@@ -37,7 +37,7 @@ from qimd.session.logic import (
     meta_of,
 )
 from qimd.session.ports import RoomPorts
-from qimd.session.steps import ProjectionDirty, Steps, demand, inspected_log
+from qimd.session.steps import ProjectionDirty, StartedAnew, Steps, demand, inspected_log
 from qimd.telemetry.logs import logger
 from qimd.telemetry.tracing import SESSION, Traced
 
@@ -47,7 +47,7 @@ _FETCH_WAIT_S: Final = 0.5
 
 
 class Projector:
-    """Projects one partition while `term` may write. `run` ends by one of the two exceptions.
+    """Projects one partition while `term` may write. `run` ends by one of three exceptions.
 
     `ready` says that everything up to the high watermark seen at start is projected and the log's
     identity was proved again after it.
@@ -56,7 +56,8 @@ class Projector:
     def __init__(self, ports: RoomPorts, term: Term) -> None:
         self.term = term
         self.partition = term.shard
-        self.ready = False
+        self._caught_up = False
+        self._restarts = 0
         self.next_offset = 0
         self.high = 0
         self.touched: tuple[ConversationKey, Sequence[UserId]] | None = None
@@ -71,10 +72,19 @@ class Projector:
         self._proved_at_s = float("-inf")
         self._oldest_ms = 0
 
+    @property
+    def ready(self) -> bool:
+        """Whether lists may be read."""
+        return self._caught_up and self._projection.restarts == self._restarts
+
+    def stop(self) -> None:
+        """Be ready no more."""
+        self._caught_up = False
+
     # --- start ---
 
     async def run(self) -> None:
-        """Never returns: raises SteppedDown or ProjectionDirty."""
+        """Never returns: raises SteppedDown, ProjectionDirty, StartedAnew."""
         try:
             identity, checkpoint, marks = await self._steps.persist(
                 "the start gates", self._inspect
@@ -84,7 +94,7 @@ class Projector:
             try:
                 await self._project_to(reader, identity, marks.high)
                 await self._steps.persist("readiness", lambda: self._prove(identity))
-                self.ready = True
+                self._caught_up = True
                 _log.info("projection is ready", mailbox_shard=self.partition,
                           next_offset=self.next_offset)  # fmt: skip
                 await self._project_to(reader, identity, None)
@@ -94,6 +104,7 @@ class Projector:
             raise ProjectionDirty(str(fault)) from None
 
     async def _inspect(self) -> tuple[LogIdentity, PartitionCheckpoint, Watermarks]:
+        self._restarts = self._projection.restarts
         stored = await self._projection.checkpoint(self.partition)
         identity, marks = await inspected_log(self._ports, self.partition)
         if stored is None:
@@ -118,6 +129,7 @@ class Projector:
         # Read before the log's end, not behind it: a process that is stopped between the two must
         # not hold its successor's progress against an end that was seen before there was any.
         stored = await self._projection.checkpoint(self.partition)
+        self._demand_loaded()
         judged = judge_checkpoint(stored, meta_of(identity), await self._bounds(identity))
         if stored is None or isinstance(judged, Dirty):
             raise ProjectionDirty(judged.reason if isinstance(judged, Dirty) else "it is gone")
@@ -135,6 +147,7 @@ class Projector:
 
     async def _project_to(self, reader: Reader, identity: LogIdentity, end: int | None) -> None:
         while end is None or self.next_offset < end:
+            self._demand_loaded()
             records = await self._steps.persist(
                 "the log", lambda: reader.fetch(PROJECTION_BATCH_RECORDS_MAX, _FETCH_WAIT_S)
             )
@@ -231,6 +244,7 @@ class Projector:
             self.touched = (group.key, group.users)
 
     async def _project_once(self, step: ProjectStep) -> Outcome[None]:
+        self._demand_loaded()
         outcome = await self._projection.project(step)
         match outcome:
             case NotApplied(refusal=Refusal.HEAD_MOVED):
@@ -242,6 +256,11 @@ class Projector:
                 return outcome
             case _:
                 return outcome
+
+    def _demand_loaded(self) -> None:
+        """Raise StartedAnew if the store may lack what was read or written before."""
+        if self._projection.restarts != self._restarts:
+            raise StartedAnew
 
     # --- what it shows ---
 

@@ -23,6 +23,10 @@ class ProjectionDirty(Exception):
     """The projection can't be proved complete. Its text is for operators."""
 
 
+class StartedAnew(Exception):
+    """The store was started anew, maybe without its end: the partition is loaded again."""
+
+
 class SteppedDown(Exception):
     """Another owner has the partition, or the term has ended: nothing may be written any more."""
 

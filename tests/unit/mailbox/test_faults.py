@@ -543,3 +543,35 @@ async def test_a_store_that_was_taken_back_is_loaded_again_and_read_from_the_log
             assert before == [1, 2, 3, 4]
             assert serving.shard.fault is None
             assert await world.seqs_of(user) == [1, 2, 3, 4, 5]
+
+
+# --- a store that starts anew without its end -------------------------------------------------
+
+
+async def test_what_a_restart_of_the_store_took_back_is_no_page_before_it_is_read_again() -> None:
+    async with ManualRuntime() as runtime:
+        world = World(runtime)
+        anna = user_in_lane(world.table, 3)
+        key = await world.conversation("standup", [anna])
+        async with world.serving() as serving:
+            await world.dispatch(await world.send(key, "kept", anna))
+            await serving.reads()
+            world.cluster.sync()
+            await world.dispatch(await world.send(key, "lost", anna))
+            await serving.reads()
+            told = await world.pull_all(anna)
+            world.cluster.lose_tail()
+            with pytest.raises(QimError, match="started anew") as refused:
+                await world.pull_all(anna)
+            assert refused.value.code is ErrorCode.UNAVAILABLE
+            await runtime.until(lambda: serving.shard.caught_up and _is_ready(serving), 60)
+            assert await world.pull_all(anna) == told
+            assert await world.seqs_of(anna) == [2, 3]
+
+
+def _is_ready(serving: Serving) -> bool:
+    try:
+        serving.shard.ready()
+    except QimError:
+        return False
+    return True

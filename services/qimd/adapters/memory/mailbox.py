@@ -153,6 +153,7 @@ class MailboxDisk:
         self.shards: dict[int, MailboxShard] = {}
         self.entries: dict[UserKey, list[Entry]] = {}
         self.devices: dict[DeviceKey, DeviceState] = {}
+        self.restarts = 0
 
     def copied(self) -> "MailboxDisk":
         """As it is now, whatever comes."""
@@ -163,7 +164,8 @@ class MailboxDisk:
         return other
 
     def take_back(self, synced: "MailboxDisk") -> None:
-        """Be as it was at the last sync."""
+        """Start anew, as it was at the last sync."""
+        self.restarts += 1
         before = synced.copied()
         self.shards, self.entries, self.devices = before.shards, before.entries, before.devices
 
@@ -320,6 +322,10 @@ class MemoryMailboxStore:
     def __init__(self, disk: MailboxDisk, wire: Wire) -> None:
         self._disk = disk
         self._wire = wire
+
+    @property
+    def restarts(self) -> int:
+        return self._disk.restarts
 
     # the shard's steps
 

@@ -42,6 +42,7 @@ class ProjectionDisk:
     def __init__(self) -> None:
         self.partitions: dict[int, _Partition] = {}
         self.read_marks: dict[tuple[UserKey, ConversationKey], int] = {}
+        self.restarts = 0
 
     def copied(self) -> "ProjectionDisk":
         """As it is now, whatever comes."""
@@ -54,7 +55,8 @@ class ProjectionDisk:
         return other
 
     def take_back(self, synced: "ProjectionDisk") -> None:
-        """Be as it was at the last sync."""
+        """Start anew, as it was at the last sync."""
+        self.restarts += 1
         before = synced.copied()
         self.partitions, self.read_marks = before.partitions, before.read_marks
 
@@ -168,6 +170,10 @@ class MemoryProjectionStore:
         self._disk = disk
         self._wire = wire
 
+    @property
+    def restarts(self) -> int:
+        return self._disk.restarts
+
     async def checkpoint(self, partition: int) -> PartitionCheckpoint | None:
         def effect() -> PartitionCheckpoint | None:
             stored = self._disk.partitions.get(partition)
@@ -188,6 +194,7 @@ class MemoryProjectionStore:
         return await self._wire.step("open_partition", partition, effect)
 
     async def project(self, step: ProjectStep) -> Outcome[None]:
+        restarts = self.restarts
         fenced = await self._wire.step(
             "project_fence", step.partition, lambda: self._disk.fence(step)
         )
@@ -197,6 +204,8 @@ class MemoryProjectionStore:
             outcome = await self._project_group(step.partition, group)
             if not isinstance(outcome, Applied):
                 return _partly(outcome) if done else outcome
+            if self.restarts != restarts:
+                return Unknown("the engine was started anew amid the step")
         outcome = await self._wire.step(
             "project", step.partition, lambda: self._disk.move_checkpoint(step), step
         )

@@ -13,7 +13,8 @@ steps that nobody will finish: it goes, and what lands later has no effect. (An 
 the timestamps of its writes, or by looking only at what the watermarks of each epoch cover.)
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from qimd.adapters.memory.mailbox import (
     DispatchProgress,
@@ -35,6 +36,8 @@ from qimd.ports.mailbox import (
     watermark,
 )
 
+T = TypeVar("T")
+
 Verdicts = tuple[RecordVerdict, ...]
 
 
@@ -42,36 +45,55 @@ class TornMailboxStore(MemoryMailboxStore):
     """`ports.mailbox.MailboxStore`, without atomicity beyond one effect."""
 
     async def apply(self, step: ApplyStep) -> Outcome[Sequence[RecordVerdict]]:
+        restarts = self.restarts
         fenced = await self._wire.step("apply_fence", step.shard, lambda: fence(self._disk, step))
         if not isinstance(fenced, Applied):
             return fenced
         if fenced.value is not None:
             return Applied(fenced.value)
         if step.marks:
-            marked = await self._wire.step(
-                "apply_marks", step.shard, lambda: write_marks(self._disk, step), step
+            marked = await self._part(
+                restarts, "apply_marks", step.shard, lambda: write_marks(self._disk, step), step
             )
             if not isinstance(marked, Applied):
                 return marked
-        entered = await self._wire.step(
-            "apply_entries", step.shard, lambda: write_entries(self._disk, step), step
+        entered = await self._part(
+            restarts, "apply_entries", step.shard, lambda: write_entries(self._disk, step), step
         )
         if not isinstance(entered, Applied):
             # Marks alone decide nothing before the position has passed their records.
             return entered
         verdicts = entered.value
         if step.records:
-            progressed = await self._wire.step(
-                "apply_progress", step.shard, lambda: write_progress(self._disk, step, verdicts)
+            progressed = await self._part(
+                restarts,
+                "apply_progress",
+                step.shard,
+                lambda: write_progress(self._disk, step, verdicts),
             )
             if not isinstance(progressed, Applied):
                 return Unknown("entries are written, their progress may not be")
-        moved = await self._wire.step(
-            "apply_watermark", step.shard, lambda: move(self._disk, step, verdicts), step
+        moved = await self._part(
+            restarts, "apply_watermark", step.shard, lambda: move(self._disk, step, verdicts), step
         )
         if isinstance(moved, NotApplied) and moved.refusal not in _FENCES:
             return Unknown(moved.detail)
         return moved
+
+    async def _part(
+        self,
+        restarts: int,
+        op: str,
+        shard: int,
+        effect: Callable[[], Outcome[T]],
+        content: object = None,
+    ) -> Outcome[T]:
+        """An effect of a step that began when `restarts` was so much: it goes on over no restart,
+        which may have taken its first ones back.
+        """
+        if self.restarts != restarts:
+            return Unknown("the engine was started anew amid the step")
+        return await self._wire.step(op, shard, effect, content)
 
     async def begin_epoch(
         self, shard: int, term: int, boundary: EpochBoundary

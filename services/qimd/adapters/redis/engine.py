@@ -10,6 +10,7 @@ too; a test cancels a thousand calls to hold it to that.
 """
 
 import asyncio
+import re
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -38,6 +39,8 @@ CONNECTION_WAIT_S: Final = 2.0
 
 REPLY_TIMEOUT_S: Final = 3.0
 """Well above a slow sync of a busy disk, and a fraction of what a client waits for an answer."""
+
+_RUN_ID: Final = re.compile(rb"run_id:(\w+)")
 
 Arg = bytes | str | int
 Command = Sequence[Arg]
@@ -120,11 +123,14 @@ class RedisEngine:
             socket_timeout=None,
             # No pushed messages, which only a reader of its own could take.
             protocol=2,
-            # A new connection costs no round trip.
             driver_info=None,
+            redis_connect_func=self._meet,
         )
         self._free = asyncio.Semaphore(CONNECTIONS_MAX)
         self._closed = False
+        self._run_id = b""
+        self.restarts = 0
+        """How often another start of the server was found at the end of a new connection."""
 
     @property
     def calls_under_way(self) -> int:
@@ -161,7 +167,7 @@ class RedisEngine:
         if not commands:
             return []
         try:
-            replies = await self._exchange(commands)
+            replies = await self._exchange(commands, self.restarts)
         except (_NotSent, _ReplyLost) as failure:
             raise _unreadable(str(failure)) from failure
         for command, reply in zip(commands, replies, strict=True):
@@ -176,15 +182,22 @@ class RedisEngine:
 
     async def _evaluate(self, script: Script, keys: Sequence[bytes], args: Sequence[Arg]) -> Any:
         """The script's reply, or Redis' error as a value. Raises _NotSent, _ReplyLost."""
-        [reply] = await self._exchange([("EVALSHA", script.sha, len(keys), *keys, *args)])
+        made = self.restarts
+        [reply] = await self._exchange([("EVALSHA", script.sha, len(keys), *keys, *args)], made)
         if isinstance(reply, NoScriptError):
             # A new server, or one that was told to forget: it has certainly not run.
-            [reply] = await self._exchange([("EVAL", script.source, len(keys), *keys, *args)])
+            [reply] = await self._exchange([("EVAL", script.source, len(keys), *keys, *args)], made)
         return reply
 
-    async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
-        """All commands out, all replies in. An error that the server answered is a value."""
+    async def _exchange(self, commands: Sequence[Command], made: int) -> list[Any]:
+        """All commands out, all replies in. An error that the server answered is a value.
+
+        `made` is what `restarts` was when the call was made: it may build on what a later start of
+        the server has lost, and does not go to one.
+        """
         async with self._connection() as connection:
+            if self.restarts != made:
+                raise _NotSent("Redis was started anew since")
             packed = connection.pack_commands(commands)
             try:
                 async with asyncio.timeout(self._reply_timeout_s):
@@ -215,10 +228,22 @@ class RedisEngine:
     async def _connect(self) -> AbstractConnection:
         """A connection of the pool, connected and with nothing to read. Raises _NotSent."""
         try:
-            connection: AbstractConnection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+            async with asyncio.timeout(CONNECTION_WAIT_S):
+                connection: AbstractConnection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
         except (RedisError, OSError) as error:
             raise _NotSent(f"Redis can't be reached ({type(error).__name__})") from error
         return connection
+
+    async def _meet(self, connection: AbstractConnection) -> None:
+        """Begin a new connection: ask which start of the server is at its end, before any call goes
+        there. Raises what redis-py's own begin raises.
+        """
+        await connection.on_connect()
+        await connection.send_command("INFO", "server")
+        [run_id] = _RUN_ID.findall(await connection.read_response())
+        if self._run_id and run_id != self._run_id:
+            self.restarts += 1
+        self._run_id = run_id
 
 
 def outcome_of(answer: Sequence[Any]) -> Outcome[list[Any]]:

@@ -2,13 +2,9 @@
 
 What a restart of Redis may take back (the tail of its log under `appendfsync everysec`; nothing
 under `always`) it takes back whole: a shard's position, entries, progress and marks lie in one
-Redis and are written by one script, which the append-only file holds as one transaction. So a step
-that builds on what was lost finds another `expected_position` and is refused, its owner loads the
-shard anew, and the log gives back what is missing under the same seqs.
-
-What that does not protect are reads meanwhile: an owner that has issued no step since the restart
-still believes its watermark, and a page up to it lacks the entries that were lost. Hence `always`,
-unless a deployment says that it accepts losing acknowledged writes.
+Redis and are written by one script, which the append-only file holds as one transaction. Owners see
+the restart (`restarts`), serve no page and issue no step from what they believed before it, and
+load the shard anew; the log gives back what is missing under the same seqs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -78,6 +74,10 @@ class RedisMailboxStore:
     def __init__(self, engine: RedisEngine) -> None:
         self._engine = engine
         self._prefix = engine.keys.prefix("mailbox")
+
+    @property
+    def restarts(self) -> int:
+        return self._engine.restarts
 
     async def _step(self, script: Script, answer: Callable[..., T], *args: Arg) -> Outcome[T]:
         """Run a step; what it answered, as a value of the port."""

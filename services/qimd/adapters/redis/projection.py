@@ -5,9 +5,10 @@ checkpoint, in one script with its own rows. All of them ask for the checkpoint 
 and each row's applied_seq counts nothing twice: a step that was cut short is projected again whole.
 
 What a restart of Redis may take back (the tail of its log under `appendfsync everysec`; nothing
-under `always`) it takes back from the end: never rows that a checkpoint is past. So the next step
-finds another `expected_next` and is refused; whoever steps down and loads the checkpoint anew
-projects from there. A read mark that was lost is lost: the user's device marks again what it shows.
+under `always`) it takes back from the end: never rows that a checkpoint is past. Owners see the
+restart (`restarts`), load the checkpoint anew and project from there; a step of several scripts
+does not go on over one, since the rows of its first ones may be lost. A read mark that was lost is
+lost: the user's device marks again what it shows.
 """
 
 import json
@@ -61,6 +62,10 @@ class RedisProjectionStore:
         self._engine = engine
         self._prefix = engine.keys.prefix("projection")
 
+    @property
+    def restarts(self) -> int:
+        return self._engine.restarts
+
     async def _step(self, script: Script, *args: Arg) -> Outcome[list[Any]]:
         return await self._engine.run(script, (), (self._prefix, *args))
 
@@ -80,10 +85,13 @@ class RedisProjectionStore:
 
     async def project(self, step: ProjectStep) -> Outcome[None]:
         *parts, last = _parts(step.groups)
+        restarts = self.restarts
         for number, part in enumerate(parts):
             outcome = await self._project(step, part, step.expected_next)
             if not isinstance(outcome, Applied):
                 return _partly(outcome) if number else outcome
+            if self.restarts != restarts:
+                return Unknown("Redis was started anew amid the step")
         outcome = await self._project(step, last, step.next_offset)
         return _partly(outcome) if parts else outcome
 

@@ -82,6 +82,11 @@ class MailboxReads:
         self._deployment = deployment
         self._shards = Shards(session, deployment)
 
+    @property
+    def restarts(self) -> int:
+        """None that counts: what a quorum has acknowledged outlives the start of a node."""
+        return 0
+
     # --- a shard's ---
 
     async def shard_state(self, shard: int) -> ShardState | None:

@@ -94,6 +94,11 @@ class ShadowMailboxStore:
         self._open = asyncio.Event()
         self._open.set()
 
+    @property
+    def restarts(self) -> int:
+        """Of both: a cut-over is none, and one of the shadow's costs a look at the primary."""
+        return self._primary.store.restarts + self._shadow.store.restarts
+
     # the shard's steps
 
     async def open_shard(self, shard: int, term: int, first: EpochBoundary) -> Outcome[ShardState]:

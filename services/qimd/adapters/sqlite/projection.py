@@ -85,6 +85,11 @@ class SqliteProjectionStore:
         self._engine = engine
         self._interner = interner
 
+    @property
+    def restarts(self) -> int:
+        """None takes anything back: a transaction is synced before it is answered."""
+        return 0
+
     async def checkpoint(self, partition: int) -> PartitionCheckpoint | None:
         row = await self._engine.read(lambda db: _partition(db, partition))
         return None if row is None else row[1]
