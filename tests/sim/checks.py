@@ -15,8 +15,10 @@ from qim.gateway.v1.gateway_pb2 import ServerFrame
 from qimd.adapters.memory import Call, MemoryCluster
 from qimd.core.ids import UserId
 from qimd.core.outcome import Applied
+from qimd.core.parameters import LANES
 from qimd.core.records import ConversationKey, Event, EventKind, UserKey
 from qimd.core.routing import RoutingTable
+from qimd.core.seq import SEQ_NONE, MailboxSeq
 from qimd.ports.log import ProduceRecord
 from qimd.ports.mailbox import ApplyStep
 from qimd.ports.store import CommitStep, ConversationState, Progress, ShardKind
@@ -36,6 +38,8 @@ class Checks:
         self._opened: dict[int, int] = {}
         self._applied: dict[bytes, None] = {}
         self._advanced: dict[ConversationKey, int] = {}
+        self._reached: dict[tuple[int, int], MailboxSeq] = {}
+        """The largest W of each lane that was ever taken back."""
         self._in_log: dict[bytes, tuple[int, dict[tuple[int, int], None]]] = {}
 
     def landed(self, caller: SimNetwork, call: Call, reply: object) -> None:
@@ -60,6 +64,16 @@ class Checks:
                 self._apply(call.content)
             case _:
                 pass
+
+    def tail_lost(self) -> None:
+        """The mailbox is about to be as it was at its last sync: terms that were opened since are
+        unknown to it, and W goes back. Who was told of an event keeps its number all the same.
+        """
+        self._opened.clear()
+        for number, shard in self._cluster.mailbox.shards.items():
+            for lane in range(LANES):
+                reached = self._reached.get((number, lane), SEQ_NONE)
+                self._reached[number, lane] = max(reached, shard.watermark(lane))
 
     # --- the writer ---
 
@@ -137,7 +151,9 @@ class Checks:
         if frame.WhichOneof("frame") != "push_events":
             return
         shard, lane = self._table.mailbox(user.tenant, user.user)
-        through = self._cluster.mailbox.shards[shard].watermark(lane)
+        stored = self._cluster.mailbox.shards.get(shard)
+        through = SEQ_NONE if stored is None else stored.watermark(lane)
+        through = max(through, self._reached.get((shard, lane), SEQ_NONE))
         for delivered in frame.push_events.events:
             if delivered.mailbox_seq > through:
                 event = delivered.event

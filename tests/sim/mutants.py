@@ -370,6 +370,12 @@ def another_users_cursor(put: Patch) -> None:
     put(cursor, "check_claims", lambda claims, device, shard, lane, boundaries: False)
 
 
+def belief_outlives_a_restart(put: Patch) -> None:
+    """Owners don't see that their store was started anew."""
+    put(mailbox.MemoryMailboxStore, "restarts", 0)
+    put(projection.MemoryProjectionStore, "restarts", 0)
+
+
 # --- connection and session ------------------------------------------------------------------
 
 
@@ -435,6 +441,7 @@ MUTANTS: Final = (
     Mutant("a mailbox commit under an old term", commit_under_an_old_term),
     Mutant("Unknown taken for failure", unknown_taken_for_failure),
     Mutant("Unknown resolved by a read", unknown_resolved_by_a_read),
+    Mutant("what was believed before a restart believed behind it", belief_outlives_a_restart),
     Mutant("push before W", push_before_w),
     Mutant("presence after the first PULL", presence_after_the_first_pull),
     Mutant("unread counted again on replay", unread_counted_again),

@@ -8,7 +8,7 @@ are the crash points; which of them a run met is counted by `World.saw`.
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from tests.sim.plan import Blow, Fate, Strike
+from tests.sim.plan import LOSING, Blow, Fate, Strike
 
 from qimd.adapters.memory import Call, Refused
 from qimd.core.outcome import Refusal
@@ -43,14 +43,14 @@ class Nemesis:
         self._frozen: list[tuple[Server, Strike]] = []
         self._poisoned: list[tuple[int, int]] = []
         self._log_fate: Fate | None = None
-        self.cuts_power = any(strike.blow is Blow.POWER for strike in strikes)
-        """Whether this world has a power failure, and engines that lose their tail in it."""
+        self.loses_tails = any(strike.blow in LOSING for strike in strikes)
+        """Whether mailbox and projection write behind their acknowledgements in this world."""
 
     # --- blows at a time ---
 
     async def run(self) -> None:
         """Deal all blows of the plan."""
-        if self.cuts_power:
+        if self.loses_tails:
             self._world.loop.world.spawn(self._sync(), "sync")
         for strike in self._strikes:
             await asyncio.sleep(max(0.0, strike.at_s - self._world.loop.now_s))
@@ -105,6 +105,8 @@ class Nemesis:
                 world.cluster.topic.recreate()
             case Blow.POWER:
                 await self._power_failure()
+            case Blow.TAIL:
+                world.lose_tail()
             case Blow.CUT:
                 for one in world.servers:
                     one.cut_streams()
@@ -138,8 +140,7 @@ class Nemesis:
     async def _power_failure(self) -> None:
         for server in self._world.servers:
             server.kill()
-        self._world.cluster.lose_tail()
-        self._world.outages += 1
+        self._world.lose_tail()
         await asyncio.sleep(RESTART_S)
         for server in self._world.servers:
             await self._bring_back(server, 0.0)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from tests.sim.plan import Fate, Weather
 
 from qimd.adapters.memory import Call, Lost, Refused
-from qimd.core.errors import QimError, unavailable
+from qimd.core.errors import QimError
 from qimd.core.outcome import Refusal
 from qimd.ports.log import LogFault
 
@@ -51,7 +51,7 @@ ENGINE_OF: Final = {
 """Which engine serves an operation; what is not here is the store's."""
 
 _CUT_OFF: Final = frozenset({"mailbox", "projection"})
-"""Engines that a power failure takes along with what was on its way to them."""
+"""Engines that lose, with their tail, what was on its way to them."""
 
 TIMEOUT_MIN_S: Final = 0.1
 TIMEOUT_MAX_S: Final = 1.0
@@ -88,33 +88,32 @@ class SimNetwork:
     async def call(self, call: Call, effect: Callable[[], T]) -> T | Refused | Lost:
         """See `adapters.memory.Network`."""
         nemesis = self._world.nemesis
-        if nemesis.cuts_power and ENGINE_OF.get(call.op) in _CUT_OFF:
-            effect = self._unless_cut(effect)
+        sent: Callable[[], T | Lost] = effect
+        if nemesis.loses_tails and ENGINE_OF.get(call.op) in _CUT_OFF:
+            sent = self._unless_cut(effect)
         if nemesis.armed and nemesis.strikes_before(self._server, call.op):
             # A killed process is never resumed; a frozen one sends its call once it wakes.
             await asyncio.sleep(0)
         fate = self._fate(call)
         if fate is None:
-            reply = self._land(call, effect)
+            reply = self._land(call, sent)
         elif fate is Fate.DELAY or fate is Fate.TWICE:
-            reply = await self._delayed(call, effect, fate)
+            reply = await self._delayed(call, sent, fate)
         else:
-            return await self._failed(call, effect, fate)
+            return await self._failed(call, sent, fate)
         if nemesis.armed and nemesis.strikes_after(self._server, call.op):
             await asyncio.sleep(0)
         return _given(reply)
 
-    def _unless_cut(self, effect: Callable[[], T]) -> Callable[[], T]:
-        """The effect, unless its engine loses its power while the call is on its way: what has not
+    def _unless_cut(self, effect: Callable[[], T]) -> Callable[[], T | Lost]:
+        """The effect, unless its engine starts anew while the call is on its way: what has not
         arrived by then never does.
         """
         world = self._world
         outages = world.outages
 
-        def arrive() -> T:
-            if world.outages != outages:
-                raise unavailable("the engine has lost its power meanwhile")
-            return effect()
+        def arrive() -> T | Lost:
+            return effect() if world.outages == outages else Lost.LOST
 
         return arrive
 
@@ -140,11 +139,11 @@ class SimNetwork:
         return None
 
     async def _delayed(
-        self, call: Call, effect: Callable[[], T], fate: Fate
-    ) -> T | Refused | Exception:
+        self, call: Call, effect: Callable[[], T | Lost], fate: Fate
+    ) -> T | Refused | Lost | Exception:
         """Landed a little later; `TWICE` lands once more, unheard."""
         self._world.saw(fate)
-        reply: asyncio.Future[T | Refused | Exception] = self._world.loop.create_future()
+        reply: asyncio.Future[T | Refused | Lost | Exception] = self._world.loop.create_future()
 
         def land() -> None:
             landed = self._land(call, effect)
@@ -156,7 +155,9 @@ class SimNetwork:
             self._unheard(self._chance.random() * LATE_MAX_S, lambda: self._land(call, effect))
         return await reply
 
-    async def _failed(self, call: Call, effect: Callable[[], T], fate: Fate) -> Refused | Lost:
+    async def _failed(
+        self, call: Call, effect: Callable[[], T | Lost], fate: Fate
+    ) -> Refused | Lost:
         self._world.saw(fate)
         self._world.note(self.name, f"{call.op} {call.key!r} is {fate.value}")
         if fate is Fate.REFUSE or fate is Fate.NO_SPACE:
@@ -171,17 +172,18 @@ class SimNetwork:
         await asyncio.sleep(timeout_s)
         return Lost.LOST
 
-    def _land(self, call: Call, effect: Callable[[], T]) -> T | Refused | Exception:
+    def _land(self, call: Call, effect: Callable[[], T | Lost]) -> T | Refused | Lost | Exception:
         """Run the effect on the engine; what it gives, or raises."""
         refusal = self._world.nemesis.rejects(call)
         if refusal is not None:
             return refusal
-        reply: T | Exception
+        reply: T | Lost | Exception
         try:
             reply = effect()
         except (QimError, LogFault) as error:
             reply = error
-        self._world.landed(self, self._server, call, reply)
+        if reply is not Lost.LOST:
+            self._world.landed(self, self._server, call, reply)
         return reply
 
     def _later(self, delay_s: float, run: Callable[[], Any]) -> None:
@@ -199,7 +201,7 @@ class SimNetwork:
         self._later(delay_s, arrive)
 
 
-def _given(reply: T | Refused | Exception) -> T | Refused:
+def _given(reply: T | Refused | Lost | Exception) -> T | Refused | Lost:
     if isinstance(reply, Exception):
         raise reply
     return reply

@@ -48,8 +48,13 @@ class Blow(Enum):
     LOG_FORGETS = "the log forgets what it did not acknowledge"
     LOG_LOST = "the log is lost and made anew"
     POWER = "power failure: the un-synced tail of mailbox and projection is lost"
+    TAIL = "mailbox and projection start anew without their un-synced tail, and the servers go on"
     CUT = "every client's stream is cut"
 
+
+LOSING: Final = frozenset({Blow.POWER, Blow.TAIL})
+"""Blows that take back what mailbox and projection had acknowledged, as Redis may that writes
+behind its acknowledgements (`appendfsync everysec`)."""
 
 STEPS: Final = (
     "commit", "produce", "advance", "quarantine", "apply", "apply_marks", "apply_entries",
@@ -276,7 +281,7 @@ def _strikes(chance: random.Random, shape: Shape) -> list[Strike]:
     if any(strike.blow is Blow.LOG_LOST for strike in strikes):
         # Mailboxes that lost what they had not synced read it again from the log. With that gone
         # too nothing knows the numbers under which somebody may have pulled it already.
-        strikes = [strike for strike in strikes if strike.blow is not Blow.POWER]
+        strikes = [strike for strike in strikes if strike.blow not in LOSING]
     return strikes
 
 

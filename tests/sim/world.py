@@ -110,7 +110,7 @@ class World:
         self.healed = False
         self.finale = False
         self.outages = 0
-        """Power failures of the mailbox's and the projection's engine."""
+        """How often the mailbox's and the projection's engine has lost its tail."""
         self.log_lost = False
         self.on_their_way = 0
         """Calls that may still land, although nobody waits for them."""
@@ -191,6 +191,12 @@ class World:
             for partition in self.cluster.projection.partitions.values()
             for row in partition.rows.get(user, {}).values()
         ]
+
+    def lose_tail(self) -> None:
+        """The mailbox's and the projection's engine starts anew, as it was at its last sync."""
+        self.checks.tail_lost()
+        self.cluster.lose_tail()
+        self.outages += 1
 
     # --- what parts report ---
 
