@@ -4,6 +4,7 @@ As a script it is `qimd` itself. QIM_TEST_BUILD names the changes, QIM_TEST_SCEN
 which the test throws switches (`throw`) and is told what happened (`journal`).
 """
 
+import asyncio
 import json
 import os
 import signal
@@ -55,6 +56,7 @@ def journal(scene: Path) -> list[dict[str, Any]]:
 
 
 _CLOCK: Final = "clock"
+_LOOK_S: Final = 0.05
 
 
 def _scene() -> Path:
@@ -133,6 +135,38 @@ class _HalfProducer(_Around):
         first = await self._inner.produce(batch[:1])
         _note(step="half", records=len(batch))
         return [*first, *[Unknown("it went into the void")] * (len(batch) - 1)]
+
+
+class _HeldLog(_Around):
+    """A log that stands still, where a switch says so, until it is taken back: before it tells its
+    ends, behind the opening of a reader, or before a fetch.
+    """
+
+    async def watermarks(self, partition: int) -> Any:
+        await _hold("ends")
+        return await self._inner.watermarks(partition)
+
+    async def open_reader(self, *about: Any) -> Any:
+        reader = _HeldReader(await self._inner.open_reader(*about))
+        await _hold("reader")
+        return reader
+
+
+class _HeldReader(_Around):
+    async def fetch(self, *about: Any) -> Any:
+        await _hold("fetch")
+        return await self._inner.fetch(*about)
+
+
+async def _hold(where: str) -> None:
+    if _thrown(f"hold-{where}"):
+        _note(step="held", where=where)
+        await asyncio.to_thread(_stand_still, f"hold-{where}")
+
+
+def _stand_still(switch: str) -> None:
+    while _thrown(switch):
+        time.sleep(_LOOK_S)
 
 
 class _Kept(_Around):
@@ -219,6 +253,7 @@ BUILDS: Final[dict[str, Callable[[], None]]] = {
     "half-dispatches": lambda: _change_ports(
         lambda ports: replace(ports, log=_HalfDispatches(ports.log))
     ),
+    "held-log": lambda: _change_ports(lambda ports: replace(ports, log=_HeldLog(ports.log))),
     "believes": _believes,
     "stepped-clock": _stepped_clock,
     "checkpoint-1-switch": _without_checkpoint_1,

@@ -4,15 +4,35 @@ Killed between the two, the next owner dispatches again: absorbed, nothing missi
 a batch is not durable, progress does not move at all.
 """
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+from aiokafka.protocol.admin import AlterConfigsRequest
 from tests.e2e.engines.builds import journal, throw
-from tests.e2e.engines.deployment import Deployment, owned_by, until
+from tests.e2e.engines.deployment import (
+    STEADY_LEASE,
+    TENANT,
+    Deployment,
+    Process,
+    deployed,
+    owned_by,
+    until,
+)
 from tests.e2e.engines.traffic import Traffic
 
+from qimd.adapters.kafka import KafkaLog
+from qimd.adapters.kafka.configs import Configs, Resource, describe
+from qimd.adapters.kafka.gates import TOPIC_SETTINGS
 from qimd.app.demo_verdict import Verdict
 
+BATCH_RECORDS = 50
+CROWDED = "crowded"
+CROWD = tuple(f"{number:03}-{'x' * 100}" for number in range(100))
+"""10 kB of recipients, where everybody else's record is below one."""
+BATCH_BYTES = 2_000
+LIMIT = "max.message.bytes"
 SERVICES = Path(__file__).parents[3] / "services"
 
 
@@ -77,6 +97,77 @@ async def test_progress_does_not_move_while_a_part_of_a_batch_is_not_durable(
 def _first_half(steady: Deployment) -> int:
     steps = [line["step"] for line in journal(steady.folder)]
     return steps.index("half")
+
+
+@pytest.mark.chaos
+async def test_one_refused_record_in_a_batch_of_fifty_is_kept_and_holds_nobody(
+    tmp_path: Path, shown: Callable[[Verdict], None]
+) -> None:
+    """It is in quarantine, and progress passes it; the others land, in order."""
+    async with deployed(tmp_path, lease=STEADY_LEASE, mailbox_shards=1) as deployment:
+        flags = ("--writer-shards", "1")
+        server = deployment.process("server", "all", *flags, build=("half-dispatches",))
+        await server.start()
+        deployment.lead_to(server)
+        # One mailbox shard, so that an event is one record.
+        traffic = Traffic(deployment, [f"room-{number}" for number in range(BATCH_RECORDS - 1)])
+        await traffic.set_up()
+        await deployment.administrate(
+            lambda admin: admin.create_conversation(TENANT, CROWDED, CROWD)
+        )
+        await until(lambda: is_dispatched(deployment, server), "the crowd is told of its room")
+        async with deployment.log() as log:
+            limit = await limit_batches(log, BATCH_BYTES)
+        throw(deployment.folder, "half")
+        await traffic.say()
+        async with traffic.client(CROWD[0], "speaker") as client:
+            await client.send(CROWDED, b"too large to dispatch")
+        await until(lambda: _tried(deployment, BATCH_RECORDS), "all fifty are one batch")
+        assert not await asyncio.to_thread(is_dispatched, deployment, server)
+        throw(deployment.folder, "half", on=False)
+        await until(lambda: is_dispatched(deployment, server), "progress passes what is kept")
+        [kept] = await deployment.administrate(lambda admin: admin.quarantine())
+        assert (kept.source, kept.never_produced) == (f"outbox {TENANT}/{CROWDED} seq 2", True)
+        found = await asyncio.to_thread(server.samples)
+        assert found['quarantined_total{stage="dispatch"}'] == 1
+
+        await deployment.stop(server)
+        async with deployment.log() as log:
+            await limit_batches(log, limit)
+        await server.start()
+        deployment.lead_to(server)
+        assert await deployment.administrate(lambda admin: admin.quarantine()) == [kept]
+        shown(await traffic.verify())
+
+
+def _tried(deployment: Deployment, records: int) -> bool:
+    """Whether so many records were one batch that did not go through."""
+    tries = [line["records"] for line in journal(deployment.folder) if line["step"] == "half"]
+    return records in tries
+
+
+def is_dispatched(deployment: Deployment, process: Process) -> bool:
+    """Whether the crowded room's progress has reached what was committed."""
+    with deployment.admin_of(process) as admin:
+        found = admin.get_conversation(TENANT, CROWDED)
+    return found.dispatched_through == found.head_version
+
+
+async def limit_batches(log: KafkaLog, batch_bytes: int) -> int:
+    """Set the topic's limit, which no start would let through, under running producers. Gives the
+    one before.
+    """
+
+    async def settings() -> Configs:
+        return await describe(log.brokers, Resource.TOPIC, log.topic, TOPIC_SETTINGS)
+
+    before = await settings()
+    wanted = {**before, LIMIT: str(batch_bytes)}
+    request = AlterConfigsRequest([(Resource.TOPIC, log.topic, list(wanted.items()))], False)
+    assert [code for code, *_ in (await log.brokers.ask_any(request)).resources] == [0]
+    while (await settings())[LIMIT] != str(batch_bytes):
+        pass
+    return int(before[LIMIT] or 0)
 
 
 async def test_nothing_asks_for_a_transactional_id() -> None:
