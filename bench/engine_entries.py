@@ -36,6 +36,7 @@ class Sizes:
     """
 
     members: Sequence[int] = (100, 1_000, 10_000)
+    policies: Sequence[str] = (EVERYSEC, ALWAYS)
     users: int = 1_000
     prefilled: int = 200
     burst: int = 200_000
@@ -48,6 +49,7 @@ class Sizes:
 
 SMOKE: Final = Sizes(
     members=(10,),
+    policies=(ALWAYS,),
     users=20,
     prefilled=4,
     burst=100,
@@ -91,7 +93,7 @@ def run(sizes: Sizes, folder: Path) -> Sequence[Measure]:
     with engines(folder) as up:
         bench = _Bench(sizes, folder, up)
         for members in sizes.members:
-            for policy in (EVERYSEC, ALWAYS):
+            for policy in sizes.policies:
                 peer = policy == ALWAYS and members == sizes.members[min(1, len(sizes.members) - 1)]
                 for roles in (ROLES, _WITHOUT_LIST):
                     series = bench.series(

@@ -137,6 +137,21 @@ class _HalfProducer(_Around):
         return [*first, *[Unknown("it went into the void")] * (len(batch) - 1)]
 
 
+class _DeadlyLog(_Around):
+    """SIGKILL by its own hand where what was committed is to be dispatched, and nothing was yet."""
+
+    async def open_producer(self) -> Any:
+        return _DeadlyProducer(await self._inner.open_producer())
+
+
+class _DeadlyProducer(_Around):
+    async def produce(self, batch: Sequence[ProduceRecord]) -> Sequence[Outcome[None]]:
+        if _thrown("die"):
+            _note(step="died", records=len(batch))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await self._inner.produce(batch)  # type: ignore[no-any-return]
+
+
 class _HeldLog(_Around):
     """A log that stands still, where a switch says so, until it is taken back: before it tells its
     ends, behind the opening of a reader, or before a fetch.
@@ -250,6 +265,9 @@ def _conversations(wrapper: type[_Around], ports: Backends) -> Backends:
 BUILDS: Final[dict[str, Callable[[], None]]] = {
     "journal": lambda: _change_ports(partial(_conversations, _Noted)),
     "dies-before-progress": lambda: _change_ports(partial(_conversations, _DiesBeforeProgress)),
+    "dies-before-dispatch": lambda: _change_ports(
+        lambda ports: replace(ports, log=_DeadlyLog(ports.log))
+    ),
     "half-dispatches": lambda: _change_ports(
         lambda ports: replace(ports, log=_HalfDispatches(ports.log))
     ),

@@ -59,6 +59,28 @@ async def test_killed_between_durable_dispatches_and_progress_nothing_is_missing
     assert heir.total("duplicates_total") > 0
 
 
+async def test_what_a_dead_writer_had_committed_is_delivered_before_its_successors_traffic(
+    deployment: Deployment, shown: Callable[[Verdict], None]
+) -> None:
+    """F17: a writer dies between commit and dispatch, and its successor has new traffic at once."""
+    writer = deployment.process("writer", "writer", build=("dies-before-dispatch",))
+    await writer.start()
+    heir = deployment.process("heir", "all")
+    await heir.start()
+    deployment.lead_to(heir)
+    traffic = Traffic(deployment)
+    await traffic.set_up()
+    async with traffic.flowing():
+        await traffic.more()
+        throw(deployment.folder, "die")
+        await writer.ended()
+        await owned_by(heir, "writer")
+        await traffic.more()
+    died = [line for line in journal(deployment.folder) if line["step"] == "died"]
+    assert len(died) == 1
+    shown(await traffic.verify())
+
+
 async def test_progress_does_not_move_while_a_part_of_a_batch_is_not_durable(
     steady: Deployment, shown: Callable[[Verdict], None]
 ) -> None:
