@@ -14,8 +14,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine
+from tests import engines
 from tests.contract.engines import Engine, opened
 
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
@@ -33,6 +35,17 @@ SETTINGS: Final = settings(
     derandomize=EXAMPLES is None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+
+REAL_SETTINGS: Final = settings(SETTINGS, max_examples=int(EXAMPLES or 3))
+"""Of an engine that runs as a server: every call is a round trip, and conditional writes take
+Cassandra some 15 ms each."""
+
+
+def runs_here(engine: str) -> pytest.MarkDecorator:
+    """Leaves a machine out where its engine does not run."""
+    missing = engines.address(engine) is None
+    return pytest.mark.skipif(missing, reason=f"{engine} does not run here (make engines)")
 
 
 class EngineMachine(RuleBasedStateMachine):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 from tests.contract.builders import START_MS, block, device, dispatch_of, event, key, ref, user
-from tests.property.machines import SETTINGS, EngineMachine, agree
+from tests.property.machines import REAL_SETTINGS, SETTINGS, EngineMachine, agree, runs_here
 from tests.property.mailbox_model import Devices, Shard, counts
 
 from qimd.core.ids import content_digest
@@ -319,7 +319,19 @@ class SqliteMailbox(MailboxMachine):
     engine_name = "sqlite"
 
 
+class RedisMailbox(MailboxMachine):
+    engine_name = "redis"
+
+
+class CassandraMailbox(MailboxMachine):
+    engine_name = "cassandra"
+
+
 TestMemoryMailbox = MemoryMailbox.TestCase
 TestMemoryMailbox.settings = SETTINGS
 TestSqliteMailbox = SqliteMailbox.TestCase
 TestSqliteMailbox.settings = SETTINGS
+TestRedisMailbox = runs_here("redis")(RedisMailbox.TestCase)
+TestRedisMailbox.settings = REAL_SETTINGS
+TestCassandraMailbox = runs_here("cassandra")(CassandraMailbox.TestCase)
+TestCassandraMailbox.settings = REAL_SETTINGS

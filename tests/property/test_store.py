@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 from tests.contract.builders import ODD_IDS, START_MS, event, key, new
-from tests.property.machines import SETTINGS, EngineMachine, agree
+from tests.property.machines import REAL_SETTINGS, SETTINGS, EngineMachine, agree, runs_here
 
 from qimd.core.ids import UserId
 from qimd.core.outcome import Refusal
@@ -397,7 +397,19 @@ class SqliteStore(StoreMachine):
     engine_name = "sqlite"
 
 
+class RedisStore(StoreMachine):
+    engine_name = "redis"
+
+
+class CassandraStore(StoreMachine):
+    engine_name = "cassandra"
+
+
 TestMemoryStore = MemoryStore.TestCase
 TestMemoryStore.settings = SETTINGS
 TestSqliteStore = SqliteStore.TestCase
 TestSqliteStore.settings = SETTINGS
+TestRedisStore = runs_here("redis")(RedisStore.TestCase)
+TestRedisStore.settings = REAL_SETTINGS
+TestCassandraStore = runs_here("cassandra")(CassandraStore.TestCase)
+TestCassandraStore.settings = REAL_SETTINGS
