@@ -84,16 +84,26 @@ class Partition:
         except StartedAnew:
             _log.warning("the store was started anew", mailbox_shard=self.number)
         except ProjectionDirty as fault:
-            self._dirty[self.number] = str(fault)
-            self._show()
-            _log.error(
-                "session projection is dirty",
-                mailbox_shard=self.number,
-                reason=str(fault),
-                next_offset=projector.next_offset,
-            )
+            self._close(str(fault), projector)
+        except (QimError, SteppedDown):
+            raise
+        except Exception as error:
+            # No rule foresees it, so nobody knows what it has done in part. It is told where rooms
+            # are supervised, which gives the partition up: this process shows it no more.
+            self._close(f"an error that no rule foresees ({type(error).__name__})", projector)
+            raise
         finally:
             projector.stop()
+
+    def _close(self, reason: str, projector: Projector) -> None:
+        self._dirty[self.number] = reason
+        self._show()
+        _log.error(
+            "session projection is dirty",
+            mailbox_shard=self.number,
+            reason=reason,
+            next_offset=projector.next_offset,
+        )
 
     async def _answer(self, asked: _Asked) -> None:
         rebuild = Rebuild(self._ports, self.term)

@@ -151,6 +151,31 @@ async def test_what_the_engine_refuses_for_its_content_is_dirty_until_a_restart(
         assert place.value("shard_halted", {"kind": "session", "shard": "0"}) == 0
 
 
+async def test_an_error_that_no_rule_foresees_is_dirty_until_a_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A script that meets a key of another type, say: the next term of the process refuses, too."""
+    async with world(partitions=1) as place:
+        key = await place.chat.create("c", "u", "v")
+        await place.settle()
+
+        async def fails(_self: object, _step: object) -> None:
+            raise RuntimeError("WRONGTYPE")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(type(place.backends.projection), "project", fails)
+            await place.chat.say(key, "v")
+            await place.settle()
+        assert "WRONGTYPE" in repr(place.runtime.failures)
+        place.runtime.failures.clear()
+        place.serve()
+        await place.settle()
+        assert (await place.refusal()).code is ErrorCode.SESSION_PROJECTION_DIRTY
+        assert "RuntimeError" in place.dirty()
+        await place.restart()
+        assert await place.unread("u") == {"c": 1}
+
+
 async def test_nothing_is_served_before_every_partition_has_caught_up_to_the_start() -> None:
     async with world() as place:
         key = await place.chat.create("c", *(f"u{index}" for index in range(8)))
