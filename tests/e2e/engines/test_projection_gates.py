@@ -124,8 +124,9 @@ async def test_a_log_that_keeps_too_little_or_has_other_partitions_is_refused(
     fewer = deployment.process("fewer", "session", "--mailbox-shards", "4")
     assert "partitions: the topic has 2, not 4" in await fewer.refuses()
     assert fewer.exit_status == 2
-    async with deployment.log() as log:
-        await keep_only(log, 1_000)
-    server = deployment.process("server", "session")
-    assert "retention.ms: it is 1000" in await server.refuses()
-    assert server.exit_status == 2
+    for retention_ms in (1_000, -1):
+        async with deployment.log() as log:
+            await keep_only(log, retention_ms)
+        server = deployment.process(f"keeps-{retention_ms}", "session")
+        assert f"retention.ms: it is {retention_ms}" in await server.refuses()
+        assert server.exit_status == 2

@@ -25,8 +25,6 @@ from qimd.adapters.kafka import delete_topic
 from qimd.app.demo_verdict import Verdict
 from qimd.client import ErrorCode, QimError
 
-pytestmark = pytest.mark.chaos
-
 
 class Checkpoints:
     """The projection's, in Redis: a test takes them away and puts them back."""
