@@ -24,18 +24,27 @@ from qimd.app import secret_file
 
 YEARS = 2
 PARTIES = {
-    # Name: (user id in its image, names that others dial it by).
+    # Name: (user id in its image, names and addresses that others dial it by).
     "qim": (10001, ["writer", "mailbox", "session", "connection-1", "connection-2", "localhost"]),
     "kafka": (1000, ["kafka"]),
     "redis": (999, ["redis"]),
     "etcd": (10002, ["etcd"]),
-    "scylla": (0, ["scylla"]),
+    "scylla": (0, ["scylla", "172.31.77.10"]),
 }
 
 
 def main(folder: Path) -> None:
-    if (folder / "qim" / "secrets.json").exists():
-        return
+    if not (folder / "qim" / "secrets.json").exists():
+        _make(folder)
+    # Also of what a start that was cut short has made.
+    for party, (user, _) in PARTIES.items():
+        for path in (folder / party, *(folder / party).iterdir()):
+            path.chmod(0o700 if path.is_dir() else 0o600)
+            if os.geteuid() == 0:
+                os.chown(path, user, user)
+
+
+def _make(folder: Path) -> None:
     authority_key = ec.generate_private_key(ec.SECP256R1())
     authority = _signed("qim authority", [], authority_key.public_key(), authority_key)
     for party, (_, names) in PARTIES.items():
@@ -56,11 +65,6 @@ def main(folder: Path) -> None:
     _redis_user(folder)
     # Last: it says that all is there.
     secret_file.make(folder / "qim" / "secrets.json")
-    for party, (user, _) in PARTIES.items():
-        for path in (folder / party, *(folder / party).iterdir()):
-            path.chmod(0o700 if path.is_dir() else 0o600)
-            if os.geteuid() == 0:
-                os.chown(path, user, user)
 
 
 def _redis_user(folder: Path) -> None:
@@ -90,10 +94,16 @@ def _signed(
         .add_extension(x509.BasicConstraints(ca=not names, path_length=None), critical=True)
     )
     if names:
-        here: list[x509.GeneralName] = [x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        alternatives = [*map(x509.DNSName, (name, *names)), *here]
+        alternatives = [*map(_alternative, (name, *names, "127.0.0.1"))]
         builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
     return builder.sign(authority_key, hashes.SHA256())
+
+
+def _alternative(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
 
 
 def _name(text: str) -> x509.Name:

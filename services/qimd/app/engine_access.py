@@ -81,7 +81,8 @@ class Access:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 reader, writer = await asyncio.open_connection(host, int(port))
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError, UnicodeError):
+            # Out of reach, or no name of a host at all: TLS is not why.
             return None
         try:
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):

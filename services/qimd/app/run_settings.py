@@ -14,10 +14,14 @@ from qimd.app.roles import ALL
 from qimd.app.settings import (
     ProcessSettings,
     SettingRefused,
+    address,
     boolean,
     choice,
     flag_of,
+    host_of,
+    is_loopback,
     setting,
+    share,
     variable_of,
     whole,
 )
@@ -27,19 +31,14 @@ STORE_BACKENDS: Final = ("redis", "scylla")
 ENGINES: Final = ("kafka", "redis", "etcd", "scylla")
 """Each has the settings that `engine_access` reads: `<engine>_certificate_authority` and so on."""
 
+ENGINES_OF_PLAIN_PASSWORDS: Final = frozenset({"redis", "scylla"})
+"""They are told the password itself."""
+
 SASL_MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 MAILBOX_SHARDS_DEFAULT: Final = 8
 PORT_MAX: Final = 65_535
 EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - refused, not bound
 """To listen on; nobody can be called there."""
-
-
-def address(text: str) -> str:
-    """Read `host:port`."""
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
-        raise ValueError(f"{text!r} is not host:port")
-    return text
 
 
 def hosts(text: str) -> tuple[str, ...]:
@@ -60,14 +59,6 @@ def word(text: str) -> str:
     if not text:
         raise ValueError("must not be empty")
     return text
-
-
-def share(text: str) -> float:
-    """Read a share of a whole."""
-    part = float(text)
-    if not 0 <= part <= 1:
-        raise ValueError(f"{text!r} is not between 0 and 1")
-    return part
 
 
 def _authority(engine: str) -> Path | None:
@@ -282,6 +273,12 @@ class RunSettings(ProcessSettings):
         elif engine != "redis" and getattr(self, f"{engine}_password_file", None) is not None:
             # Redis has a user for whoever names none.
             self._require(f"{engine}_user", "whose password it is")
+        if engine in ENGINES_OF_PLAIN_PASSWORDS and getattr(self, f"{engine}_password_file"):
+            places = (host_of(self.redis),) if engine == "redis" else self.scylla_hosts or ()
+            if not all(map(is_loopback, places)):
+                self._require(
+                    f"{engine}_certificate_authority", "the password would show on the network"
+                )
 
     def _require(self, name: str, reason: str) -> None:
         if getattr(self, name) is None:

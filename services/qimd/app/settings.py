@@ -15,6 +15,7 @@ import dataclasses
 import importlib
 import ipaddress
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,13 +93,19 @@ def share(text: str) -> float:
     return value
 
 
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
+"""A name, an IPv4 address, or an IPv6 address in brackets."""
+
+
 def address(text: str) -> str:
     """Read a `host:port`, an IPv6 address in brackets."""
     host, _, port = text.rpartition(":")
-    if not host or not (port.isascii() and port.isdecimal() and 0 < int(port) <= 65_535):
-        raise ValueError("must be host:port")
-    if ":" in host and not host.startswith("["):
+    if ":" in host and not host.startswith("[") and "@" not in host:
         raise ValueError("an IPv6 address stands in brackets")
+    if not (_HOST.fullmatch(host) and port.isascii() and port.isdecimal()):
+        raise ValueError("must be host:port, and nothing else")
+    if not 0 < int(port) <= 65_535:
+        raise ValueError("a port is from 1 to 65,535")
     return text
 
 
@@ -261,7 +268,9 @@ def load(kind: type[S], flags: Mapping[str, str | None], environment: Mapping[st
         try:
             values[field.name] = field.metadata["read"](text)
         except ValueError as error:
-            raise SettingRefused(named, f"{text!r} is refused: {error}") from None
+            # What stands before an @ may be a password.
+            shown = "the value" if "@" in text else repr(text)
+            raise SettingRefused(named, f"{shown} is refused: {error}") from None
     settings = kind(**values)
     settings.check()
     return settings

@@ -52,6 +52,8 @@ class Shard:
         self.fault: Fault | None = None
         self.caught_up = False
         self.stopped = False
+        self._attempts = 0
+        """Failures since the shard was last served."""
         self._writer: Materialiser | None = None
         self._floor = MailboxSeq(0)
         self._end_at_start = MailboxSeq(0)
@@ -130,23 +132,23 @@ class Shard:
 
     async def run(self) -> None:
         """Serve until the term may write no more."""
-        attempts = 0
+        self._attempts = 0
         try:
             while self._may_write():
                 try:
                     await self._serve()
                 except Halted as halted:
                     await self._halt(halted.fault)
-                    attempts = 0
+                    self._attempts = 0
                 except LogFault as fault:
                     await self._halt(Fault(fault.kind.value, fault.detail))
-                    attempts = 0
+                    self._attempts = 0
                 except QimError as error:
                     # An engine that does not answer now: look again from the durable state.
                     _log.warning("an engine is away", mailbox_shard=self.shard, error=str(error))
                     jitter = self._ports.runtime.random()
-                    await self._ports.runtime.sleep(logic.retry_wait_s(attempts, jitter))
-                    attempts += 1
+                    await self._ports.runtime.sleep(logic.retry_wait_s(self._attempts, jitter))
+                    self._attempts += 1
         except TermOver:
             _log.info("the term is over", mailbox_shard=self.shard, term=self.term.epoch)
         finally:
@@ -167,6 +169,7 @@ class Shard:
             return
         admitted = await gates.admit(ports, state)
         self.fault = None
+        self._attempts = 0
         ports.metrics.shard_halted.labels("mailbox", str(self.shard)).set(0)
         self.caught_up = state.next_offset >= admitted.high
         self._end_at_start = before_offset(state.boundaries[-1].shard_epoch, admitted.high)

@@ -12,12 +12,13 @@ missing, and nothing is counted twice:
 - The checkpoint moves last. Until then it is the one that the gates refuse.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final, TypeVar
 
 from qimd.core.errors import unavailable
 from qimd.core.ids import TenantId, UserId
 from qimd.core.lease import Term
+from qimd.core.outcome import Outcome
 from qimd.core.records import ConversationKey, Event, LogIdentity, UserKey
 from qimd.ports.log import LogFault, Watermarks
 from qimd.ports.projection import CheckpointMeta, PartitionCheckpoint, RestoredRow, RestoreStep
@@ -28,6 +29,8 @@ from qimd.session.ports import RoomPorts
 from qimd.session.recount import Recount
 from qimd.session.steps import ProjectionDirty, Steps, demand, inspected_log
 from qimd.telemetry.logs import logger
+
+T = TypeVar("T")
 
 _log = logger("session")
 
@@ -57,6 +60,7 @@ class Rebuild:
         self._partition = term.shard
         self._epoch = term.epoch
         self._steps = Steps(term, ports.runtime, _nothing)
+        self._restarts = ports.projection.restarts
 
     async def plan(self, dirty: str) -> RebuildPlan:
         """What it would do now; changes nothing. `dirty` is the reason that it is to mend."""
@@ -84,6 +88,7 @@ class Rebuild:
 
     async def _run(self, dirty: str) -> RebuildPlan:
         identity, marks = await self._inspect()
+        self._restarts = self._ports.projection.restarts
         before = await self._open()
         conversations = events = rows = 0
         waiting: list[_Wanted] = []
@@ -116,6 +121,19 @@ class Rebuild:
             rows=rows,
         )
 
+    async def _settle(self, what: str, call: Callable[[], Awaitable[Outcome[T]]]) -> T:
+        """A step that builds on those before it: what a restart of the store took back of them is
+        not there any more. Raises QimError(UNAVAILABLE) then: the partition stays dirty, and the
+        rebuild is asked for again.
+        """
+
+        async def issue() -> Outcome[T]:
+            if self._ports.projection.restarts != self._restarts:
+                raise unavailable("the store was started anew amid the rebuild: ask for it again")
+            return await call()
+
+        return await self._steps.settle(what, issue)
+
     # --- the log and the checkpoint ---
 
     async def _inspect(self) -> tuple[LogIdentity, Watermarks]:
@@ -134,7 +152,7 @@ class Rebuild:
 
     async def _open(self) -> PartitionCheckpoint:
         """Make the term the partition's; the checkpoint as it is before the rebuild."""
-        return await self._steps.settle(
+        return await self._settle(
             "opening the partition",
             lambda: self._ports.projection.open_partition(
                 self._partition, self._epoch, _NO_CHECKPOINT
@@ -144,7 +162,7 @@ class Rebuild:
     async def _move_checkpoint(
         self, before: PartitionCheckpoint, after: PartitionCheckpoint
     ) -> None:
-        await self._steps.settle(
+        await self._settle(
             "moving the checkpoint",
             lambda: self._ports.projection.reset_checkpoint(
                 self._partition, self._epoch, before, after
@@ -215,9 +233,7 @@ class Rebuild:
 
     async def _restore_once(self, rows: Sequence[RestoredRow]) -> Sequence[int]:
         step = RestoreStep(self._partition, self._epoch, rows)
-        return await self._steps.settle(
-            "restoring rows", lambda: self._ports.projection.restore(step)
-        )
+        return await self._settle("restoring rows", lambda: self._ports.projection.restore(step))
 
 
 async def _nothing() -> None:

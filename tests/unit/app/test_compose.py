@@ -7,6 +7,7 @@ import importlib.util
 import re
 import stat
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,13 +27,19 @@ ROLES = {
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `prepare` leaves in its volume."""
+def prepare() -> ModuleType:
+    """What makes the keys."""
     spec = importlib.util.spec_from_file_location("prepare", DEPLOY / "prepare.py")
     assert spec is not None
     assert spec.loader is not None
-    prepare = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(prepare)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def keys(prepare: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `prepare` leaves in its volume."""
     folder = tmp_path_factory.mktemp("keys")
     prepare.main(folder)
     before = (folder / "qim" / "secrets.json").read_bytes()
@@ -59,7 +66,8 @@ def settings(name: str, keys: Path, **changes: str) -> RunSettings:
 def names_in(certificate: Path) -> set[str]:
     read = x509.load_pem_x509_certificate(certificate.read_bytes())
     found = read.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    return set(found.value.get_values_for_type(x509.DNSName))
+    names = found.value.get_values_for_type(x509.DNSName)
+    return {*names, *map(str, found.value.get_values_for_type(x509.IPAddress))}
 
 
 def test_every_role_is_there_and_clients_have_two_doors() -> None:
@@ -108,6 +116,23 @@ def test_engines_are_dialled_by_names_that_their_certificates_carry(keys: Path) 
     for engine, host in hosts.items():
         assert host in SERVICES
         assert host in names_in(keys / engine / "certificate.pem")
+    # Its driver asks for the certificate by the address that the name stands for.
+    at = SERVICES["scylla"]["networks"]["default"]["ipv4_address"]
+    assert at in names_in(keys / "scylla" / "certificate.pem")
+
+
+def test_a_preparation_that_was_cut_short_is_completed(
+    prepare: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(_path: Path, _mode: int) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as short:
+        short.setattr(Path, "chmod", dies)
+        with pytest.raises(KeyboardInterrupt):
+            prepare.main(tmp_path)
+    prepare.main(tmp_path)
+    test_nobody_else_may_read_what_is_prepared(tmp_path)
 
 
 def test_nobody_else_may_read_what_is_prepared(keys: Path) -> None:

@@ -69,6 +69,35 @@ def test_a_password_goes_to_kafka_in_clear_by_no_mechanism_that_shows_it() -> No
     assert loaded(**user, **over_tls).kafka_sasl_mechanism == "PLAIN"
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"QIM_REDIS": "redis.example:6379", "QIM_REDIS_PASSWORD_FILE": "a"},
+        {
+            "QIM_SCYLLA_HOSTS": "scylla.example",
+            "QIM_SCYLLA_USER": "qim",
+            "QIM_SCYLLA_PASSWORD_FILE": "a",
+        },
+    ],
+)
+def test_a_password_in_clear_stays_on_this_machine(given: dict[str, str]) -> None:
+    with pytest.raises(SettingRefused, match="would show on the network"):
+        loaded(**given)
+    here = {
+        name: text.replace("redis.example", "localhost").replace("scylla.example", "127.0.0.1")
+        for name, text in given.items()
+    }
+    loaded(**here)
+
+
+@pytest.mark.parametrize("place", ["u:sekrit@host:6379", "re\u2100dis:6379", "a/b:1", "host:0"])
+def test_an_address_is_host_and_port_and_nothing_else(place: str) -> None:
+    """What else stands there may be a password, and settings are shown."""
+    with pytest.raises(SettingRefused) as refused:
+        loaded(QIM_REDIS=place)
+    assert "sekrit" not in str(refused.value)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("part", ["certificate_authority", "certificate", "private_key"])
 @pytest.mark.parametrize("content", [None, "", "no PEM"], ids=["absent", "empty", "unfit"])

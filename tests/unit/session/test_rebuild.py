@@ -193,6 +193,27 @@ async def test_a_rebuild_that_is_cut_short_leaves_it_dirty_and_may_be_run_again(
         await equals_a_recomputation(place)
 
 
+async def test_a_store_that_starts_anew_amid_a_rebuild_leaves_it_dirty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rows that the restart took back would be missing below the checkpoint that moves last."""
+    monkeypatch.setattr(rebuild_module, "ROWS_MAX", 1)
+    async with world(partitions=1) as place:
+        await lose_the_log(place)
+        place.cluster.sync()
+        rule = place.cluster.faults.refuse("restore", skip=2, times=None)
+        operator = Operator.asks(place)
+        await place.runtime.advance(1)
+        assert rule.hits
+        place.cluster.lose_tail()
+        rule.stop()
+        await place.runtime.until(operator.task.done, 60.0)
+        assert refused(operator) is ErrorCode.UNAVAILABLE
+        assert "another log" in place.dirty()
+        await asked(place)
+        await equals_a_recomputation(place)
+
+
 @pytest.mark.parametrize("op", ["open_partition", "restore", "reset_checkpoint"])
 async def test_a_lost_reply_or_a_late_landing_changes_nothing(op: str) -> None:
     async with world(partitions=1) as place:

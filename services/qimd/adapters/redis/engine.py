@@ -24,6 +24,9 @@ from redis.exceptions import (
     RedisError,
     ResponseError,
 )
+from redis.exceptions import (
+    ConnectionError as RedisConnectionError,
+)
 
 from qimd.adapters.redis.keys import Keyspace
 from qimd.adapters.redis.scripts import Script
@@ -40,7 +43,7 @@ CONNECTION_WAIT_S: Final = 2.0
 REPLY_TIMEOUT_S: Final = 3.0
 """Well above a slow sync of a busy disk, and a fraction of what a client waits for an answer."""
 
-_RUN_ID: Final = re.compile(rb"run_id:(\w+)")
+_RUN_ID: Final = re.compile(rb"^run_id:(\w+)", re.MULTILINE)
 
 Arg = bytes | str | int
 Command = Sequence[Arg]
@@ -240,7 +243,11 @@ class RedisEngine:
         """
         await connection.on_connect()
         await connection.send_command("INFO", "server")
-        [run_id] = _RUN_ID.findall(await connection.read_response())
+        found = _RUN_ID.search(await connection.read_response())
+        if found is None:
+            # One of redis-py's own, so that it gives the connection up.
+            raise RedisConnectionError("Redis does not say which start of it this is")
+        run_id = found[1]
         if self._run_id and run_id != self._run_id:
             self.restarts += 1
         self._run_id = run_id
