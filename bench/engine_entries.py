@@ -9,7 +9,6 @@ does, with two chunk sizes.
 
 import asyncio
 import statistics
-import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -17,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from bench.deployment import ALWAYS, EVERYSEC, ROLES, SHARDS, Deployment, Engines, engines
-from bench.engine_flow import TABLE, flowing, offsets
-from bench.harness import AT_LEAST, AT_MOST, Measure, Pair, Target
+from bench.engine_flow import TABLE, flowing
+from bench.harness import AT_LEAST, AT_MOST, Measure, Pair, Target, demand, seconds
 from bench.nats import BATCH_MAX, nats
 from bench.prefill import Population
 from bench.rawredis import Batch, RawRedis
@@ -296,21 +295,20 @@ class _Bench:
 
 
 async def _replayed(deployment: Deployment, population: Population, messages: int) -> float:
-    """From the first look that finds some of the records read to the one that finds all."""
+    """A process is ready once it has read all that was there: its start, less one that finds
+    nothing to read.
+    """
     async with flowing(deployment, population) as flow:
         with deployment.admin("mailbox") as admin:
             wait_until(lambda: caught_up(admin), "the mailbox being idle")
-            before = offsets(admin)
+        deployment.stop("mailbox")
+        idle_s = seconds(lambda: deployment.start("mailbox"))
         deployment.stop("mailbox")
         await flow.send(messages)
-    deployment.start("mailbox")
+    loaded_s = seconds(lambda: deployment.start("mailbox"))
     with deployment.admin("mailbox") as admin:
-        wait_until(lambda: offsets(admin) > before, "the replay's beginning")
-        began, first = time.perf_counter(), offsets(admin)
-        wait_until(lambda: caught_up(admin), "the replay's end")
-        seconds = time.perf_counter() - began
-        records = offsets(admin) - before
-    return population.users * messages * (1 - (first - before) / records) / seconds
+        demand(caught_up(admin), "the mailbox is ready before it has read all")
+    return population.users * messages / max(loaded_s - idle_s, 1e-3)
 
 
 def _batches(population: Population, chunk: int, messages: int, scripts: int) -> Sequence[Batch]:
