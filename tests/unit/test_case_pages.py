@@ -15,7 +15,7 @@ NAMES = {
     },
     FAULTS: {
         *("F01", "F03", "F05", "F06", "F08", "F09", "F11"),
-        *("F12", "F15", "F17", "F19", "F22", "F23"),
+        *("F12", "F15", "F17", "F19", "F21", "F22", "F23"),
     },
 }
 """Cases of codec, writer, fanout, mailbox and session; of the gateway what needs no second node; of
