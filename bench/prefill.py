@@ -210,10 +210,10 @@ class _Filling:
                         *(None, _AT_MS + seq, own, 1, chunk.index, len(chunks), _AT_MS + seq),
                     )
                 )
-                progress.append((own, _ALL_LANES, content_digest(own)))
+                progress.append((own, _ALL_LANES, content_digest(own), at))
         places = ", ".join("?" * 13)
         self._db.executemany(f"INSERT INTO mailbox_records VALUES ({places})", records)  # noqa: S608
-        self._db.executemany("INSERT INTO dispatch_progress VALUES (?, ?, ?)", progress)
+        self._db.executemany("INSERT INTO dispatch_progress VALUES (?, ?, ?, ?)", progress)
         for chunk, own_seqs in zip(chunks, seqs, strict=True):
             first, last = self._add_users(chunk)
             self._entries.append((chunk.mailbox_shard, first, last, own_seqs))

@@ -551,6 +551,98 @@ async def test_what_expired_is_still_known_as_done(engine: Engine) -> None:
     assert await seqs(engine) == [at(n) for n in range(6, 10)]
 
 
+# --- the progress of dispatches ---------------------------------------------------------------
+
+
+def again(offset: int, of: int) -> RecordStep:
+    """The dispatch of `ten_records` at an offset, as a later record brings it once more."""
+    return replace(record(of, [block(0, ANNA), block(1, BEN)]), seq=at(offset))
+
+
+NEW, KNOWN = RecordVerdict(0b11, 0), RecordVerdict(0, 0b11)
+
+
+async def test_progress_goes_with_what_has_expired_and_only_so_far(engine: Engine) -> None:
+    owner = await ten_records(engine)
+    mailbox = engine.backends.mailbox
+    assert value(await mailbox.collect_progress(0, TERM, at(9), 9)) == 0
+    assert value(await mailbox.expire_buckets(0, TERM, at(5), 4)) == 4
+    # Two records below the floor are there yet.
+    assert value(await mailbox.collect_progress(0, TERM, at(2), 9)) == 3
+    assert value(await mailbox.collect_progress(0, TERM, at(9), 9)) == 1
+    assert value(await mailbox.collect_progress(0, TERM, at(9), 9)) == 0
+    assert value(await mailbox.expire_buckets(0, TERM, at(5), 9)) == 2
+    assert value(await mailbox.collect_progress(0, TERM, at(9), 1)) == 1
+    await owner.reload()
+    found = await owner.apply([again(10 + n, n) for n in range(10)], 19)
+    assert list(found) == [NEW] * 5 + [KNOWN] * 5
+    assert await seqs(engine) == [at(n) for n in range(6, 15)]
+
+
+async def test_progress_stays_while_a_duplicate_was_seen_of_late(engine: Engine) -> None:
+    owner = await ten_records(engine)
+    mailbox = engine.backends.mailbox
+    other = replace(again(12, 2), content_digest=content_digest(b"another"))
+    seen = [again(10, 0), again(11, 1), other, record(13, []), record(14, [])]
+    assert [one.digest_differs for one in await owner.apply(seen, 14)][:3] == [False, False, True]
+    assert value(await mailbox.expire_buckets(0, TERM, at(10), 99)) == 10
+    assert value(await mailbox.collect_progress(0, TERM, at(10), 99)) == 8
+    await owner.reload()
+    found = await owner.apply([again(15 + n, n) for n in range(4)], 18)
+    assert list(found) == [NEW, KNOWN, KNOWN, NEW]
+    # Of those that came again only the last place counts; two were seen and had no blocks.
+    assert value(await mailbox.expire_buckets(0, TERM, at(17), 99)) == 1
+    assert value(await mailbox.collect_progress(0, TERM, at(17), 99)) == 3 + 2
+    await owner.reload()
+    found = await owner.apply([again(19 + n, n) for n in range(4)], 22)
+    assert list(found) == [NEW, NEW, NEW, KNOWN]
+
+
+async def test_progress_stays_while_a_lane_lags_behind_it(engine: Engine) -> None:
+    owner = await Owner.of(engine)
+    mailbox = engine.backends.mailbox
+    records = [record(n, [block(0, ANNA), block(1, BEN)]) for n in range(4)]
+    firsts = [replace(one, blocks=one.blocks[:1]) for one in records]
+    await owner.take(owner.step(firsts, 3, lagging={1: at(1)}))
+    assert value(await mailbox.expire_buckets(0, TERM, at(3), 99)) == 4
+    assert value(await mailbox.collect_progress(0, TERM, at(9), 99)) == 2
+    await owner.reload()
+    lates = [replace(one, blocks=one.blocks[1:]) for one in records[2:]]
+    verdicts = await owner.take(owner.step(lates, 3))
+    assert list(verdicts) == [RecordVerdict(0b10, 0)] * 2
+    await mailbox.expire_buckets(0, TERM, at(3), 99)
+    assert value(await mailbox.collect_progress(0, TERM, at(9), 99)) == 2
+
+
+async def test_progress_goes_only_under_the_term_and_of_the_shard(engine: Engine) -> None:
+    owner = await ten_records(engine)
+    other = await Owner.of(engine, shard=1)
+    mailbox = engine.backends.mailbox
+    await other.apply([record(n, [block(0, CARL)], shard=1) for n in range(3)], 2)
+    for shard in (0, 1):
+        await mailbox.expire_buckets(shard, TERM, at(2), 99)
+    stale = await mailbox.collect_progress(0, TERM - 1, at(2), 99)
+    assert refused(stale) is Refusal.STALE_EPOCH
+    assert refused(await mailbox.collect_progress(7, TERM, at(2), 99)) is Refusal.NOT_FOUND
+    assert value(await mailbox.collect_progress(0, TERM, at(2), 99)) == 3
+    await owner.reload()
+    await other.reload()
+    assert list(await owner.apply([again(10, 0)], 10)) == [NEW]
+    late = replace(record(0, [block(0, CARL)], shard=1), seq=at(3))
+    assert list(await other.apply([late], 3)) == [RecordVerdict(0, 0b1)]
+
+
+async def test_progress_of_an_epoch_before_goes_like_any(engine: Engine) -> None:
+    owner = await ten_records(engine)
+    mailbox = engine.backends.mailbox
+    value(await mailbox.begin_epoch(0, TERM, EpochBoundary(2, 0, "cluster/another")))
+    await owner.reload()
+    seen = replace(again(0, 1), seq=at(0, epoch=2))
+    assert list(await owner.take(replace(owner.step([seen], 0), position=seen.seq))) == [KNOWN]
+    assert value(await mailbox.expire_buckets(0, TERM, at(9), 99)) == 10
+    assert value(await mailbox.collect_progress(0, TERM, at(9, epoch=2), 99)) == 9
+
+
 async def test_days_are_read_across_and_go_one_by_one(engine: Engine) -> None:
     """A day turns within a step, and a lane that lags writes into the days that are behind; one of
     its records was for nobody else.

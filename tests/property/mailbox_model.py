@@ -39,6 +39,8 @@ class Shard:
     buckets: list[DayBucket] = field(default_factory=list)
     marks: dict[ConversationKey, list[EpochMark]] = field(default_factory=dict)
     digests: dict[DispatchId, bytes] = field(default_factory=dict)
+    seen: dict[DispatchId, MailboxSeq] = field(default_factory=dict)
+    """Where each dispatch came last."""
     done: set[tuple[DispatchId, int]] = field(default_factory=set)
     records: dict[MailboxSeq, MaterialisedRecord] = field(default_factory=dict)
     entries: list[tuple[UserKey, Entry]] = field(default_factory=list)
@@ -95,6 +97,7 @@ class Shard:
         return verdicts
 
     def _write(self, step: ApplyStep, record: RecordStep) -> RecordVerdict:
+        self.seen[record.dispatch_id] = max(self.seen.get(record.dispatch_id, SEQ_NONE), record.seq)
         if self.digests.setdefault(record.dispatch_id, record.content_digest) != (
             record.content_digest
         ):
@@ -144,6 +147,16 @@ class Shard:
         for seq in gone:
             del self.records[seq]
         self.entries = [(user, entry) for user, entry in self.entries if entry.seq not in gone]
+        return len(gone)
+
+    def collect(self, through: MailboxSeq) -> int:
+        """Forget the dispatches that came at or below, of which no record is left; how many."""
+        left = (MailboxSeq(seq - 1) for seq in self.records)
+        bound = min(through, self.floor, self.position, *self.lagging.values(), *left)
+        gone = [name for name, seq in self.seen.items() if seq <= bound]
+        for name in gone:
+            del self.seen[name], self.digests[name]
+        self.done = {one for one in self.done if one[0] in self.seen}
         return len(gone)
 
     def begin_epoch(self, boundary: EpochBoundary) -> None:

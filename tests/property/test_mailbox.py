@@ -103,12 +103,17 @@ class MailboxMachine(EngineMachine):
             expected_position=MailboxSeq(expected + 256) if moved else expected,
             records=records,
             marks=[(CONVERSATIONS[of], mark) for of, mark in marks],
-            buckets=[DayBucket(next_offset // 3, position)],
+            buckets=[DayBucket(self.day(next_offset), position)],
             next_offset=next_offset,
             position=position,
             lagging=lagging,
             at_ms=START_MS + self.requests,
         )
+
+    def day(self, next_offset: int) -> int:
+        """A day for each three records; offsets begin anew with an epoch, and days never go back."""
+        assert self.shard is not None
+        return max([next_offset // 3, *(bucket.day for bucket in self.shard.buckets)])
 
     @precondition(lambda self: self.shard)
     @rule(
@@ -221,6 +226,18 @@ class MailboxMachine(EngineMachine):
         gone = agree(outcome, refusals)
         if gone is not None:
             assert gone == shard.expire(floor, limit)
+
+    @precondition(lambda self: self.shard)
+    @rule(back=st.integers(0, 6), stale=st.sampled_from([False] * 4 + [True]))
+    def collect(self, back: int, stale: bool) -> None:
+        shard = self.shard
+        assert shard is not None
+        through = MailboxSeq(max(0, shard.position - 256 * back))
+        refusals = {Refusal.STALE_EPOCH} if stale else set()
+        outcome = self.do(self.store.collect_progress(SHARD, shard.term - stale, through, 99))
+        gone = agree(outcome, refusals)
+        if gone is not None:
+            assert gone == shard.collect(through)
 
     @precondition(lambda self: self.shard and len(self.shard.boundaries) < 4)
     @rule(up=st.sampled_from([0, 1, 1, 2]), stale=st.sampled_from([False] * 4 + [True]))

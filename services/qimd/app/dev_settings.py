@@ -12,6 +12,7 @@ from qimd.app.settings import (
     SettingRefused,
     boolean,
     check_record_size,
+    check_replay_safety,
     setting,
     whole,
 )
@@ -43,6 +44,7 @@ class DevSettings(ProcessSettings):
         # Named, since `slots=True` makes another class than the one that `super()` would see.
         ProcessSettings.check(self)
         check_record_size(self, MAX_RECORD_BYTES_DEFAULT)
+        check_replay_safety(self, self.dispatch_recovery_window_ms)
         if self.log_retention_ms < self.dispatch_recovery_window_ms:
             raise SettingRefused(
                 "--log-retention-ms",

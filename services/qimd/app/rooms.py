@@ -43,6 +43,7 @@ class Common:
     runtime: Runtime
     metrics: Metrics
     recovery_window_ms: int
+    replay_safety_window_ms: int | None
     chunk_recipients: int
     spans: Spans
 
@@ -88,6 +89,7 @@ class OwningRooms:
                 runtime=common.runtime,
                 metrics=common.metrics,
                 recovery_window_ms=common.recovery_window_ms,
+                replay_safety_window_ms=common.replay_safety_window_ms,
                 spans=common.spans,
                 on_stall_failover=on_stall_failover,
             )

@@ -46,7 +46,7 @@ async def open_run(settings: RunSettings, version: str) -> AsyncIterator[RunServ
         metrics = Metrics()
         runtime = AsyncioRuntime(metrics)
         backends = await stack.enter_async_context(open_backends(settings, runtime, metrics))
-        tracing = await stack.enter_async_context(open_tracing(settings, runtime))
+        tracing = await stack.enter_async_context(open_tracing(settings, runtime, metrics))
         stack.push_async_callback(runtime.cancel_all)
         sockets = Sockets(
             stack,
@@ -65,6 +65,7 @@ async def open_run(settings: RunSettings, version: str) -> AsyncIterator[RunServ
             runtime=runtime,
             metrics=metrics,
             recovery_window_ms=settings.recovery_window_ms,
+            replay_safety_window_ms=settings.replay_safety_window_ms,
             owner=owner_name(port.site.address, chance.token_hex(8)),
             roles=settings.roles,
             site=port.site,

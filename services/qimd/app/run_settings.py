@@ -16,6 +16,8 @@ from qimd.app.settings import (
     SettingRefused,
     address,
     boolean,
+    check_certificates,
+    check_replay_safety,
     choice,
     flag_of,
     host_of,
@@ -223,6 +225,7 @@ class RunSettings(ProcessSettings):
         ProcessSettings.check(self)
         self._require("secrets", "make one with `qimd secrets FILE`")
         self._require("dispatch_recovery_window_ms", "the longest outage to recover from, in ms")
+        check_replay_safety(self, self.recovery_window_ms)
         if self.tls is not None:
             self._require("peer_certificate_authority", "processes prove themselves to one another")
             self._require("peer_names", "which certificates are processes of this deployment")
@@ -262,12 +265,7 @@ class RunSettings(ProcessSettings):
 
     def _check_access(self, engine: str) -> None:
         """What says how an engine is entered belongs together."""
-        certificate, key = f"{engine}_certificate", f"{engine}_private_key"
-        if (getattr(self, certificate) is None) != (getattr(self, key) is None):
-            missing = key if getattr(self, key) is None else certificate
-            raise SettingRefused(flag_of(missing), "a certificate and its key are set together")
-        if getattr(self, certificate) is not None:
-            self._require(f"{engine}_certificate_authority", "a certificate is for TLS")
+        check_certificates(self, engine)
         if getattr(self, f"{engine}_user", None) is not None:
             self._require(f"{engine}_password_file", "a user has a password")
         elif engine != "redis" and getattr(self, f"{engine}_password_file", None) is not None:

@@ -80,6 +80,12 @@ class Sockets:
         dependencies: Sequence[Dependency] = (),
         tracing: Tracing = NO_TRACING,
     ) -> None:
+        if settings.replay_safety_window_ms is not None:
+            _log.warning(
+                "the progress of dispatches older than the replay safety window is dropped",
+                replay_safety_window_ms=settings.replay_safety_window_ms,
+                audit=settings.replay_safety_audit,
+            )
         self._stack = stack
         self._node: Served | None = None
         self._serving = False

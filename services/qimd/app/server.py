@@ -82,7 +82,7 @@ async def open_server(settings: DevSettings, version: str = "") -> AsyncIterator
         runtime = AsyncioRuntime(metrics)
         engine = await _open_engine(folder, settings, runtime)
         stack.push_async_callback(engine.close)
-        tracing = await stack.enter_async_context(open_tracing(settings, runtime))
+        tracing = await stack.enter_async_context(open_tracing(settings, runtime, metrics))
         stack.push_async_callback(runtime.cancel_all)
         admin = AdminToken(credentials.admin_token)
         sockets = Sockets(stack, settings, admin, runtime, metrics, tracing=tracing)
@@ -146,6 +146,7 @@ def _node(
         runtime=runtime,
         metrics=metrics,
         recovery_window_ms=settings.dispatch_recovery_window_ms,
+        replay_safety_window_ms=settings.replay_safety_window_ms,
         owner=f"{os.getpid()}-{secrets.token_hex(8)}",
         lease=settings.lease,
         # The folder's lock is ours: whoever owned a shard before is dead.

@@ -184,6 +184,16 @@ class ProcessSettings:
     audit_interval_s: float = setting(
         10.0, seconds, "between two passes of the auditor", least=0.05
     )
+    replay_safety_window_ms: int | None = setting(
+        None,
+        whole,
+        "how long after its last record no dispatch comes again: what is older and has expired is "
+        "forgotten; without it nothing ever is",
+        least=1,
+    )
+    replay_safety_audit: str | None = setting(
+        None, str, "who found that window safe and where it is written; required with it"
+    )
     log_level: str = setting("info", choice(*LEVELS), f"one of {', '.join(LEVELS)}")
     log_format: str = setting(
         "auto", choice(*LOG_FORMATS), "json, console, or auto: console on a terminal"
@@ -193,6 +203,17 @@ class ProcessSettings:
         address,
         "host:port of the OTLP collector that spans go to, under TLS beyond loopback; "
         "needs the extra `tracing`",
+    )
+    trace_certificate_authority: Path | None = setting(
+        None,
+        Path,
+        "PEM file: who signs the collector's certificate; TLS is spoken with it if it is set",
+    )
+    trace_certificate: Path | None = setting(
+        None, Path, "PEM file: the chain with which this process proves itself to the collector"
+    )
+    trace_private_key: Path | None = setting(
+        None, Path, "PEM file: the key of that certificate for the collector"
     )
     trace_share: float = setting(0.01, share, "part of the SENDs that are traced, from 0 to 1")
     ready_file: Path | None = setting(
@@ -383,7 +404,46 @@ def _check_address(settings: ProcessSettings) -> None:
         )
 
 
+def check_replay_safety(settings: ProcessSettings, recovery_window_ms: int) -> None:
+    """Progress of dispatches is dropped only behind a window that somebody answers for."""
+    window_ms, audit = settings.replay_safety_window_ms, settings.replay_safety_audit
+    if window_ms is None:
+        if audit is not None:
+            raise SettingRefused(
+                "--replay-safety-audit", "it is for --replay-safety-window-ms, which is not set"
+            )
+        return
+    if not audit:
+        raise SettingRefused(
+            "--replay-safety-audit",
+            "it is required with --replay-safety-window-ms: name who found the window safe, and "
+            "where that is written",
+        )
+    if window_ms < recovery_window_ms:
+        raise SettingRefused(
+            "--replay-safety-window-ms",
+            f"{window_ms} ms is below the recovery window of {recovery_window_ms} ms: a recovery "
+            "would deliver again what was forgotten",
+        )
+
+
+def check_certificates(settings: ProcessSettings, prefix: str) -> None:
+    """What says how TLS is spoken to one side belongs together."""
+    authority, certificate, key = (
+        f"{prefix}_{name}" for name in ("certificate_authority", "certificate", "private_key")
+    )
+    if (getattr(settings, certificate) is None) != (getattr(settings, key) is None):
+        missing = key if getattr(settings, key) is None else certificate
+        raise SettingRefused(flag_of(missing), "a certificate and its key are set together")
+    if getattr(settings, certificate) is not None and getattr(settings, authority) is None:
+        raise SettingRefused(
+            flag_of(authority),
+            f"is required, or {variable_of(authority)}: a certificate is for TLS",
+        )
+
+
 def _check_tracing(settings: ProcessSettings) -> None:
+    check_certificates(settings, "trace")
     if settings.trace_to is None:
         return
     try:

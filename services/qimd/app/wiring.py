@@ -78,6 +78,7 @@ class Node:
         runtime: Runtime,
         metrics: Metrics,
         recovery_window_ms: int,
+        replay_safety_window_ms: int | None = None,
         audit_interval_s: float,
         owner: str,
         lease: LeaseParameters | None = None,
@@ -96,13 +97,14 @@ class Node:
             runtime=runtime,
             metrics=metrics,
             recovery_window_ms=recovery_window_ms,
+            replay_safety_window_ms=replay_safety_window_ms,
             chunk_recipients=chunk_recipients,
             spans=spans,
         )
         self._runtime = runtime
         self._drain_grace_s = drain_grace_s
         self.links = None if site is None else Links(site, common, roles)
-        here = Presence(runtime, metrics) if self.links is None else self.links.here
+        here = Presence(runtime, metrics, spans) if self.links is None else self.links.here
         hints = self.links.presence if self.links is not None else here
         assert hints is not None, "a process alone has its own presence"
         self.rooms = OwningRooms(common, roles, hints, self._hand_mailbox_over)

@@ -1,4 +1,11 @@
-"""What a running shard does now and then: its gauges, the identity check, expiry, folding."""
+"""What a running shard does now and then: its gauges, the identity check, expiry, folding.
+
+The progress of dispatches is kept for ever, unless the deployment names a replay safety window: how
+long after its last record a dispatch can't come again, by an audit of the deployment's own. Then it
+goes once its entries have expired, every lane is past each place where it was seen, and the last of
+them is older than the window. A log that keeps its records for longer could bring it again all the
+same, by a replay from its beginning, and so nothing is collected under it.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +21,9 @@ from qimd.mailbox.gates import same_log
 from qimd.mailbox.materialise import Materialiser
 from qimd.mailbox.ports import RoomPorts
 from qimd.ports.mailbox import lowest_watermark
+from qimd.telemetry.logs import logger
+
+_log = logger("mailbox")
 
 GAUGE_INTERVAL_S: Final = 1.0
 EXPIRE_INTERVAL_S: Final = 60.0
@@ -46,6 +56,7 @@ class Housekeeping:
         self._fold_s = now_s + FOLD_INTERVAL_S
         # An owner before may have raised the floor and died before the records went.
         self._expired_all = False
+        self._told_retention = False
 
     async def tick(self) -> None:
         """Do what is due. Raises Halted, TermOver, LogFault, QimError(UNAVAILABLE)."""
@@ -57,7 +68,7 @@ class Housekeeping:
         if now_s >= self._gauges_s:
             self._gauges_s = now_s + GAUGE_INTERVAL_S
             await self._measure()
-        if now_s >= self._expire_s and await self._expire():
+        if now_s >= self._expire_s and await self._expire() and await self._collect():
             self._expire_s = now_s + EXPIRE_INTERVAL_S
         if now_s >= self._fold_s:
             self._fold_s = now_s + FOLD_INTERVAL_S
@@ -92,3 +103,36 @@ class Housekeeping:
         self._writer.state = replace(self._writer.state, floor=floor)
         self._expired_all = outcome.value < EXPIRE_RECORDS_MAX
         return self._expired_all
+
+    async def _collect(self) -> bool:
+        """Drop a portion of the progress that no replay needs any more; whether nothing is left."""
+        window_ms = self._ports.replay_safety_window_ms
+        if window_ms is None or not await self._forgets_within(window_ms):
+            return True
+        state = self._writer.state
+        through = logic.collectable(state, self._ports.runtime.wall_ms(), window_ms)
+        outcome = await self._writer.settle(
+            lambda: self._ports.store.collect_progress(
+                state.shard, self._term.epoch, through, EXPIRE_RECORDS_MAX
+            )
+        )
+        if not isinstance(outcome, Applied):
+            return True
+        self._ports.metrics.dispatch_progress_collected_total.inc(outcome.value)
+        return outcome.value < EXPIRE_RECORDS_MAX
+
+    async def _forgets_within(self, window_ms: int) -> bool:
+        """Whether the log keeps no record for longer than the window."""
+        retention_ms = (await self._ports.log.settings()).retention_ms
+        if retention_ms is not None and 0 <= retention_ms <= window_ms:
+            return True
+        if not self._told_retention:
+            self._told_retention = True
+            _log.error(
+                "no progress is collected: the log keeps its records for longer than the replay "
+                "safety window",
+                mailbox_shard=self._writer.state.shard,
+                retention_ms=retention_ms,
+                replay_safety_window_ms=window_ms,
+            )
+        return False

@@ -29,7 +29,7 @@ from qimd.core.parameters import (
     LANES,
 )
 from qimd.core.records import ConversationKey, Dispatch, LaneBlock
-from qimd.core.seq import MailboxSeq, mailbox_seq, offset_of
+from qimd.core.seq import SEQ_NONE, MailboxSeq, mailbox_seq, offset_of
 from qimd.ports.mailbox import (
     DayBucket,
     EpochBoundary,
@@ -232,13 +232,22 @@ def expired_floor(state: ShardState, now_ms: int) -> MailboxSeq:
 
     A lane that lags holds it: what it has not written yet must not count as gone.
     """
-    oldest_kept = day_of(now_ms) - BUCKET_DAYS_KEPT
-    expired = [bucket for bucket in state.buckets if bucket.day < oldest_kept]
-    if not expired:
-        return state.floor
-    kept = state.buckets[len(expired) :]
-    end = MailboxSeq(kept[0].first_seq - 1) if kept else state.position
+    end = _end_of_days(state, before=day_of(now_ms) - BUCKET_DAYS_KEPT)
     return max(state.floor, min(end, lowest_watermark(state)))
+
+
+def collectable(state: ShardState, now_ms: int, window_ms: int) -> MailboxSeq:
+    """Through where every record came longer ago than the replay safety window; days are whole."""
+    return _end_of_days(state, before=day_of(now_ms - window_ms))
+
+
+def _end_of_days(state: ShardState, *, before: int) -> MailboxSeq:
+    """The last seq of the days before one; SEQ_NONE without any."""
+    over = [bucket for bucket in state.buckets if bucket.day < before]
+    if not over:
+        return SEQ_NONE
+    others = state.buckets[len(over) :]
+    return MailboxSeq(others[0].first_seq - 1) if others else state.position
 
 
 # --- a lane that lags -------------------------------------------------------------------------

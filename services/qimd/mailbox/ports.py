@@ -27,7 +27,8 @@ ATTEMPTS_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class RoomPorts:
-    """The room's ports. `recovery_window_ms` is what the log's retention must cover.
+    """The room's ports. `recovery_window_ms` is what the log's retention must cover;
+    `replay_safety_window_ms` is None where no progress of dispatches is ever dropped.
 
     `on_stall_failover(shard)` is called when a lane has stood for `lane_stall_failover`: the owner
     should hand the shard over.
@@ -43,6 +44,7 @@ class RoomPorts:
     runtime: Runtime
     metrics: Metrics
     recovery_window_ms: int
+    replay_safety_window_ms: int | None
     on_stall_failover: Callable[[int], None]
     spans: Spans
 

@@ -37,8 +37,10 @@ _log = logger("mailbox")
 class MailboxService:
     """Implements `ports.services.Mailbox`; `serve(term)` owns a shard while its term lasts.
 
-    `recovery_window_ms` is what the log's retention must cover at least. `on_stall_failover(shard)`
-    is called once when a lane has stood for `lane_stall_failover`: hand the shard's lease over.
+    `recovery_window_ms` is what the log's retention must cover at least; the progress of dispatches
+    is dropped once it is older than `replay_safety_window_ms`, without one never.
+    `on_stall_failover(shard)` is called once when a lane has stood for `lane_stall_failover`: hand
+    the shard's lease over.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class MailboxService:
         runtime: Runtime,
         metrics: Metrics,
         recovery_window_ms: int,
+        replay_safety_window_ms: int | None = None,
         supplement: SessionSupplement | None = None,
         on_stall_failover: Callable[[int], None] = lambda _shard: None,
         spans: Spans = NO_SPANS,
@@ -69,6 +72,7 @@ class MailboxService:
             runtime=runtime,
             metrics=metrics,
             recovery_window_ms=recovery_window_ms,
+            replay_safety_window_ms=replay_safety_window_ms,
             on_stall_failover=on_stall_failover,
             spans=spans,
         )

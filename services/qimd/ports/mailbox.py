@@ -209,6 +209,17 @@ class MailboxStore(Protocol):
         many records went. The floor rises first: what is half gone is never pulled.
         """
 
+    async def collect_progress(
+        self, shard: int, term: int, through: MailboxSeq, limit: int
+    ) -> Outcome[int]:
+        """Drop the progress of up to `limit` dispatches, those that were seen first going first;
+        how many went. Whoever brings such a dispatch again brings a new one.
+
+        Each time that a dispatch was seen counts, also as a duplicate: its progress stays while one
+        of them lies above `through`, the floor or a lane's watermark, or at a record that has not
+        gone yet. STALE_EPOCH (term), NOT_FOUND without such a shard, UNREACHABLE.
+        """
+
     async def begin_epoch(
         self, shard: int, term: int, boundary: EpochBoundary
     ) -> Outcome[ShardState]:

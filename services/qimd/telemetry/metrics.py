@@ -77,6 +77,11 @@ class Metrics:
             "defects", "Exceptions that escaped a task", ["task"], registry=r
         )
 
+        self.spans_dropped_total = Counter(
+            "spans_dropped", "Spans that reached no collector: queue_full, or not_taken by it",
+            ["reason"], registry=r,
+        )  # fmt: skip
+
         # Stages: commit, dispatch, mailbox, session, push, page.
         self.stage_records_total = Counter(
             "stage_records", "Records (events, dispatches) a stage finished", ["stage"], registry=r
@@ -90,6 +95,11 @@ class Metrics:
         )  # fmt: skip
         self.duplicates_total = Counter(
             "duplicates", "Lane blocks absorbed by dispatch_id", ["shard"], registry=r
+        )
+        self.dispatch_progress_collected_total = Counter(
+            "dispatch_progress_collected",
+            "Dispatches whose progress was dropped behind the replay safety window",
+            registry=r,
         )
 
         # The seed's SLIs (section 6.2).

@@ -80,6 +80,12 @@ def test_an_ipv6_address_is_joined_in_brackets() -> None:
         (("--drain-grace-s", "-1"), "--drain-grace-s"),
         (("--shard-lease-ttl-s", "nan"), "--shard-lease-ttl-s"),
         (("--writer-failover-wait-s", "inf"), "--writer-failover-wait-s"),
+        (("--replay-safety-window-ms", "5000000000"), "--replay-safety-audit"),
+        (("--replay-safety-audit", "found safe in REVIEW-7"), "--replay-safety-audit"),
+        (
+            ("--replay-safety-window-ms", "1000", "--replay-safety-audit", "REVIEW-7"),
+            "--replay-safety-window-ms",
+        ),
     ],
 )
 def test_a_setting_out_of_range_is_refused_by_the_name_of_its_flag(

@@ -179,6 +179,17 @@ def test_the_floor_rises_by_whole_buckets_and_never_goes_back() -> None:
     assert logic.expired_floor(replace(full, floor=mailbox_seq(1, 420)), 0) == mailbox_seq(1, 420)
 
 
+def test_what_is_collectable_came_longer_ago_than_the_window() -> None:
+    buckets = tuple(DayBucket(day, mailbox_seq(1, 10 * day)) for day in (1, 2, 40))
+    full = state(position=mailbox_seq(1, 450), buckets=buckets)
+    window_ms = 5 * logic.DAY_MS
+    # The last millisecond of day 1 is to be so old.
+    assert logic.collectable(full, 7 * logic.DAY_MS - 1, window_ms) == SEQ_NONE
+    assert logic.collectable(full, 7 * logic.DAY_MS, window_ms) == mailbox_seq(1, 20) - 1
+    assert logic.collectable(full, 46 * logic.DAY_MS - 1, window_ms) == mailbox_seq(1, 400) - 1
+    assert logic.collectable(full, 46 * logic.DAY_MS, window_ms) == full.position
+
+
 @given(st.integers(0, 40), st.floats(0, 1, exclude_max=True))
 def test_a_retry_waits_between_half_and_all_of_a_bounded_back_off(
     attempts: int, jitter: float

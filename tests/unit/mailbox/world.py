@@ -67,8 +67,10 @@ class World:
         shards: int = 1,
         torn: bool = False,
         backends: Backends | None = None,
+        replay_safety_window_ms: int | None = None,
     ) -> None:
         self.runtime = runtime
+        self.replay_safety_window_ms = replay_safety_window_ms
         self.cluster = MemoryCluster(runtime, partitions=shards, torn_mailbox=torn)
         self.backends = backends or self.cluster.open(runtime)
         self.table = RoutingTable(version=1, mailbox_shards=shards, writer_shards=1)
@@ -91,6 +93,7 @@ class World:
             runtime=self.runtime,
             metrics=self.metrics,
             recovery_window_ms=WINDOW_MS,
+            replay_safety_window_ms=self.replay_safety_window_ms,
             on_stall_failover=self.failovers.append,
         )
 

@@ -27,6 +27,7 @@ from qimd.ports.mailbox import (
     RecordStep,
     RecordVerdict,
     ShardState,
+    lowest_watermark,
 )
 
 _STALE_TERM: Final = NotApplied(Refusal.STALE_EPOCH, "the shard's term is not the caller's")
@@ -39,10 +40,11 @@ def _seq_of(item: Entry | MaterialisedRecord) -> MailboxSeq:
 
 @dataclass(slots=True)
 class DispatchProgress:
-    """Which lanes of a dispatch are done, and what its content was."""
+    """Which lanes of a dispatch are done, what its content was, and where it was seen last."""
 
     digest: bytes
     done: int = 0
+    seen: MailboxSeq = SEQ_NONE
 
 
 @dataclass(slots=True)
@@ -82,6 +84,14 @@ class MailboxShard:
         return step.position < self.position or any(
             step.lagging.get(lane, step.position) < self.watermark(lane) for lane in range(LANES)
         )
+
+    def see(self, record: RecordStep) -> DispatchProgress:
+        """The progress of the record's dispatch, which was seen there."""
+        progress = self.progress.setdefault(
+            record.dispatch_id, DispatchProgress(record.content_digest)
+        )
+        progress.seen = max(progress.seen, record.seq)
+        return progress
 
     def raise_lane_last(self, record: RecordStep, lanes: int) -> None:
         """The record has entries of these lanes (a mask)."""
@@ -226,9 +236,7 @@ class MailboxDisk:
         asked = 0
         for block in record.blocks:
             asked |= 1 << block.lane
-        progress = stored.progress.setdefault(
-            record.dispatch_id, DispatchProgress(record.content_digest)
-        )
+        progress = stored.see(record)
         if progress.digest != record.content_digest:
             return RecordVerdict(0, 0, digest_differs=True)
         new = asked & ~progress.done
@@ -264,6 +272,20 @@ class MailboxDisk:
         for seq in gone:
             for user in stored.records.pop(seq).users:
                 self.leave(user, seq)
+        return Applied(len(gone))
+
+    def collect(self, shard: int, term: int, through: MailboxSeq, limit: int) -> Outcome[int]:
+        """See `ports.mailbox.MailboxStore.collect_progress`."""
+        held = self.held(shard, term)
+        if not isinstance(held, Applied):
+            return held
+        stored = held.value
+        there = (MailboxSeq(seq - 1) for seq in stored.records)
+        bound = min(through, stored.floor, lowest_watermark(stored.state(shard)), *there)
+        by_seen = sorted(stored.progress.items(), key=lambda item: item[1].seen)
+        gone = [name for name, progress in by_seen if progress.seen <= bound][:limit]
+        for name in gone:
+            del stored.progress[name]
         return Applied(len(gone))
 
     def leave(self, user: UserKey, seq: MailboxSeq) -> None:
@@ -351,6 +373,13 @@ class MemoryMailboxStore:
     ) -> Outcome[int]:
         return await self._wire.step(
             "expire_buckets", shard, lambda: self._disk.expire(shard, term, floor, limit)
+        )
+
+    async def collect_progress(
+        self, shard: int, term: int, through: MailboxSeq, limit: int
+    ) -> Outcome[int]:
+        return await self._wire.step(
+            "collect_progress", shard, lambda: self._disk.collect(shard, term, through, limit)
         )
 
     async def begin_epoch(

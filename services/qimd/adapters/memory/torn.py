@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from qimd.adapters.memory.mailbox import (
-    DispatchProgress,
     MailboxDisk,
     MailboxRecord,
     MailboxShard,
@@ -181,11 +180,8 @@ def write_progress(disk: MailboxDisk, step: ApplyStep, verdicts: Verdicts) -> Ou
     """The persistent dedupe, behind the entries."""
     stored = disk.shards[step.shard]
     for record, verdict in zip(step.records, verdicts, strict=True):
-        if not verdict.digest_differs and not _has_ended(stored, record):
-            progress = stored.progress.setdefault(
-                record.dispatch_id, DispatchProgress(record.content_digest)
-            )
-            progress.done |= verdict.applied
+        if not _has_ended(stored, record):
+            stored.see(record).done |= verdict.applied
     return Applied(None)
 
 

@@ -56,6 +56,7 @@ _OPEN_SHARD: Final = _script("open_shard", "state")
 _APPLY: Final = _script("apply", "seqs")
 _FOLD_MARKS: Final = _script("fold_marks", "seqs")
 _EXPIRE: Final = _script("expire", "seqs", "records")
+_COLLECT: Final = _script("collect", "seqs", "records")
 _BEGIN_EPOCH: Final = _script("begin_epoch", "state")
 _KEEP: Final = _script("keep")
 _KEPT: Final = _script("kept")
@@ -130,6 +131,11 @@ class RedisMailboxStore:
             dropped += gone
             if not more:
                 return Applied(dropped)
+
+    async def collect_progress(
+        self, shard: int, term: int, through: MailboxSeq, limit: int
+    ) -> Outcome[int]:
+        return await self._step(_COLLECT, int, shard, term, seq_bytes(through), limit)
 
     async def begin_epoch(
         self, shard: int, term: int, boundary: EpochBoundary

@@ -1,4 +1,6 @@
-"""`ports.mailbox.MailboxStore`: the steps here, the reads in `mailbox_reads`."""
+"""`ports.mailbox.MailboxStore`: most steps here, what goes in `mailbox_expiry`, the reads in
+`mailbox_reads`.
+"""
 # ruff: noqa: S608  (statements are put together from constants of this package alone)
 
 import asyncio
@@ -9,7 +11,6 @@ from typing import Final
 from qimd.adapters.scylla.conversation_rows import bucket_of, chunks
 from qimd.adapters.scylla.mailbox_apply import (
     Done,
-    Partitions,
     Place,
     done_of,
     entry_writes,
@@ -21,12 +22,12 @@ from qimd.adapters.scylla.mailbox_apply import (
     progress_writes,
     verdicts_of,
 )
-from qimd.adapters.scylla.mailbox_reads import MailboxReads, marks_of
-from qimd.adapters.scylla.mailbox_records import segment_of, span_of
+from qimd.adapters.scylla.mailbox_expiry import MailboxExpiry
+from qimd.adapters.scylla.mailbox_reads import marks_of
 from qimd.adapters.scylla.mailbox_shards import Become, ShardRow, held
 from qimd.adapters.scylla.rising import rising
 from qimd.adapters.scylla.session import DECISIONS_MAX, Session, Write, begun, contended, step
-from qimd.core.ids import DispatchId, TenantId, UserId
+from qimd.core.ids import DispatchId
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal, Unknown
 from qimd.core.parameters import LANES
 from qimd.core.records import DeviceKey
@@ -36,7 +37,6 @@ from qimd.ports.mailbox import (
     DeviceState,
     EpochBoundary,
     KeptRecord,
-    MaterialisedRecord,
     RecordVerdict,
     ShardState,
 )
@@ -59,21 +59,6 @@ _DROP_MARK: Final = """
 DELETE FROM mailbox_marks WHERE deployment = ? AND shard = ? AND bucket = ?
 AND tenant = ? AND conversation = ? AND fencing_epoch = ? AND first_seq = ?
 """
-_BLOCKS: Final = """
-SELECT seq, lane, users FROM mailbox_blocks
-WHERE deployment = ? AND shard = ? AND segment = ? AND seq >= ? AND seq <= ?
-"""
-_DROP_ENTRIES: Final = """
-DELETE FROM mailbox_entries
-WHERE deployment = ? AND shard = ? AND lane = ? AND span = ?
-AND tenant = ? AND user_id = ? AND seq <= ?
-"""
-_DROP_PLACES: Final = """
-DELETE FROM mailbox_places WHERE deployment = ? AND tenant = ? AND user_id = ? AND span < ?
-"""
-_IN_SEGMENT: Final = "WHERE deployment = ? AND shard = ? AND segment = ? AND seq <= ?"
-_DROP_RECORDS: Final = f"DELETE FROM mailbox_records {_IN_SEGMENT}"
-_DROP_BLOCKS: Final = f"DELETE FROM mailbox_blocks {_IN_SEGMENT}"
 _KEPT_SEQS: Final = """
 SELECT seq FROM mailbox_shards WHERE deployment = ? AND shard = ? AND seq IN ?
 """
@@ -109,7 +94,7 @@ class Placed:
         known |= places
 
 
-class ScyllaMailboxStore(MailboxReads):
+class ScyllaMailboxStore(MailboxExpiry):
     """`ports.mailbox.MailboxStore`."""
 
     def __init__(self, session: Session, deployment: str) -> None:
@@ -215,77 +200,6 @@ class ScyllaMailboxStore(MailboxReads):
             )
         dropped = await self._session.write_all(list(partitions.values()))
         return Applied(folded) if isinstance(dropped, Applied) else dropped
-
-    @step
-    async def expire_buckets(
-        self, shard: int, term: int, floor: MailboxSeq, limit: int
-    ) -> Outcome[int]:
-        def raise_floor(row: ShardRow | None) -> Become[ShardRow] | Outcome[ShardRow]:
-            held_row = held(row, term)
-            if isinstance(held_row, NotApplied):
-                return held_row
-            if floor <= held_row.state.floor:
-                return Applied(held_row)
-            risen = replace(held_row, state=replace(held_row.state, floor=floor))
-            return Become(risen, risen)
-
-        raised = await self._shards.change(shard, raise_floor)
-        if not isinstance(raised, Applied):
-            return raised
-        return await self._drop_below(raised.value, limit)
-
-    @begun
-    async def _drop_below(self, row: ShardRow, limit: int) -> Outcome[int]:
-        """Drop up to `limit` records at or below the floor; how many went."""
-        floor, term = row.state.floor, row.state.term
-        records = await self.stored_records(row, SEQ_NONE, floor, limit)
-        gone = records[-1].seq if len(records) == limit else floor
-        # The entries first: a record that is still there brings whoever goes on back to them.
-        for drops in (await self._entry_drops(records), self._record_drops(records)):
-            dropped = await self._session.write_all(drops)
-            if not isinstance(dropped, Applied):
-                return dropped
-
-        def note_gone(now: ShardRow | None) -> Become[int] | Outcome[int]:
-            held_row = held(now, term)
-            if isinstance(held_row, NotApplied):
-                return held_row
-            if gone <= held_row.gone:
-                return Applied(len(records))
-            return Become(replace(held_row, gone=gone), len(records))
-
-        return await self._shards.change(row.state.shard, note_gone)
-
-    async def _entry_drops(self, records: Sequence[MaterialisedRecord]) -> Partitions:
-        """A drop for each user of the records in each place: of all up to the last record, since
-        they go in order.
-        """
-        by_segment: dict[int, list[MaterialisedRecord]] = {}
-        for record in records:
-            by_segment.setdefault(segment_of(record.seq), []).append(record)
-        found: set[tuple[tuple[str, int, int, int], TenantId, UserId]] = set()
-        for segment, some in by_segment.items():
-            shard, tenants = some[0].shard, {one.seq: one.ref.key.tenant for one in some}
-            bounds = (self._deployment, shard, segment, some[0].seq, some[-1].seq)
-            for seq, lane, users in await self._session.rows(_BLOCKS, *bounds):
-                place = (self._deployment, shard, lane, span_of(seq))
-                found.update((place, tenants[seq], user) for user in users if seq in tenants)
-        drops: dict[object, list[Write]] = {}
-        for place, tenant, user in found:
-            last = records[-1].seq
-            write = Write(_DROP_ENTRIES, (*place, tenant, user, last))
-            drops.setdefault(place, []).append(write)
-            behind = Write(_DROP_PLACES, (self._deployment, tenant, user, span_of(last)))
-            drops[tenant, user] = [behind]
-        return list(drops.values())
-
-    def _record_drops(self, records: Sequence[MaterialisedRecord]) -> Partitions:
-        drops: list[list[Write]] = []
-        lasts = {segment_of(record.seq): record for record in records}
-        for segment, last in lasts.items():
-            place = (self._deployment, last.shard, segment, last.seq)
-            drops += [[Write(_DROP_RECORDS, place)], [Write(_DROP_BLOCKS, place)]]
-        return drops
 
     # --- records of lagging lanes ---
 

@@ -25,7 +25,7 @@ from qimd.adapters.scylla.mailbox_records import (
 )
 from qimd.adapters.scylla.mailbox_shards import NO_SHARD, STALE_TERM, Become, ShardRow
 from qimd.adapters.scylla.session import Row, Write
-from qimd.core.ids import DispatchId, EventId, TenantId, UserId
+from qimd.core.ids import DispatchId, TenantId, UserId
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
 from qimd.core.parameters import LANES
 from qimd.core.records import EventRef
@@ -71,6 +71,10 @@ VALUES (?, ?, ?, ?, ?, ?)
 _DISPATCH: Final = f"""
 INSERT INTO mailbox_dispatches (deployment, shard, seq, lanes, digest, {RECORD_COLUMNS})
 VALUES (?, ?, ?, ?, ?, {RECORD_MARKS})
+"""
+_SEEN: Final = """
+INSERT INTO mailbox_seen (deployment, shard, segment, seq, event_id, dispatch_id)
+VALUES (?, ?, ?, ?, ?, ?)
 """
 
 
@@ -233,15 +237,24 @@ def entry_writes(deployment: str, step: ApplyStep, verdicts: Verdicts) -> Partit
 
 
 def progress_writes(deployment: str, step: ApplyStep, verdicts: Verdicts) -> Partitions:
-    """The persistent dedupe, behind the entries."""
-    partitions: dict[EventId, list[Write]] = {}
+    """The persistent dedupe, behind the entries; and where duplicates were seen."""
+    partitions: dict[object, list[Write]] = {}
     for record, verdict in zip(step.records, verdicts, strict=True):
-        if verdict.applied:
-            lanes = verdict.applied if verdict.applied < _WORD // 2 else verdict.applied - _WORD
-            place = (deployment, step.shard, record.seq, lanes, record.content_digest)
-            values = (*place, *record_values(_shared(step, record)))
-            partitions.setdefault(record.ref.event_id, []).append(Write(_DISPATCH, values))
+        shared = _shared(step, record)
+        lanes = verdict.applied if verdict.applied < _WORD // 2 else verdict.applied - _WORD
+        place = (deployment, step.shard, record.seq, lanes, record.content_digest)
+        write = Write(_DISPATCH, (*place, *record_values(shared)))
+        partitions.setdefault(record.ref.event_id, []).append(write)
+        if not verdict.applied:
+            segment = partitions.setdefault(segment_of(record.seq), [])
+            segment.append(seen_write(deployment, shared))
     return list(partitions.values())
+
+
+def seen_write(deployment: str, record: MaterialisedRecord) -> Write:
+    """What tells that a dispatch was seen at a seq."""
+    place = (deployment, record.shard, segment_of(record.seq), record.seq)
+    return Write(_SEEN, (*place, record.ref.event_id, record.dispatch_id))
 
 
 def _entry(ref: EventRef) -> tuple[object, ...]:

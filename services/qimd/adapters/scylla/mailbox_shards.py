@@ -50,6 +50,8 @@ class ShardRow:
     """None if it is not stored yet."""
     gone: MailboxSeq = SEQ_NONE
     """Every record at or below it was dropped."""
+    collected: MailboxSeq = SEQ_NONE
+    """Of what was seen at or below it alone, no progress is left."""
     ends: tuple[EpochEnd, ...] = ()
     last_request_id: bytes = b""
     last_verdicts: tuple[RecordVerdict, ...] = ()
@@ -155,6 +157,7 @@ def _encode(row: ShardRow) -> str:
             "lagging": list(state.lagging.items()),
             "floor": state.floor,
             "gone": row.gone,
+            "collected": row.collected,
             "lane_last": state.lane_last,
             "boundaries": [
                 (one.shard_epoch, one.first_offset, one.log_identity) for one in state.boundaries
@@ -192,6 +195,7 @@ def _row(shard: int, rows: Sequence[Row]) -> ShardRow | None:
         state=state,
         version=version,
         gone=stored["gone"],
+        collected=stored["collected"],
         ends=tuple(
             EpochEnd(epoch, position, dict(lagging)) for epoch, position, lagging in stored["ends"]
         ),

@@ -125,8 +125,8 @@ TABLES: Final[Sequence[str]] = (
         users frozen<list<text>>,
         PRIMARY KEY ((deployment, shard, segment), seq, lane))
     """,
-    # DispatchProgress, never collected: a row for each time that lanes (a mask) of a dispatch were
-    # done, at a seq. By events, so that it tells what the shards hold of one as well.
+    # DispatchProgress: a row for each time that a dispatch was seen, at a seq, with the lanes (a
+    # mask) that were done then. By events, so that it tells what the shards hold of one as well.
     """
     CREATE TABLE IF NOT EXISTS mailbox_dispatches (
         deployment text, event_id blob, shard int, dispatch_id blob, seq bigint, lanes bigint,
@@ -135,6 +135,13 @@ TABLES: Final[Sequence[str]] = (
         sender text, event_at_ms bigint, fencing_epoch bigint,
         chunk_index int, chunk_count int, at_ms bigint,
         PRIMARY KEY ((deployment, event_id), shard, dispatch_id, seq, lanes))
+    """,
+    # Where dispatches were seen that mailbox_records does not tell of: what has expired, and
+    # duplicates.
+    """
+    CREATE TABLE IF NOT EXISTS mailbox_seen (
+        deployment text, shard int, segment bigint, seq bigint, event_id blob, dispatch_id blob,
+        PRIMARY KEY ((deployment, shard, segment), seq))
     """,
     # `rising` cells.
     """

@@ -128,6 +128,15 @@ class ShadowMailboxStore:
                 lambda store: store.expire_buckets(shard, term, floor, limit),
             )
 
+    async def collect_progress(
+        self, shard: int, term: int, through: MailboxSeq, limit: int
+    ) -> Outcome[int]:
+        return await self._plain_step(
+            shard,
+            "collect_progress",
+            lambda store: store.collect_progress(shard, term, through, limit),
+        )
+
     async def begin_epoch(
         self, shard: int, term: int, boundary: EpochBoundary
     ) -> Outcome[ShardState]:

@@ -74,6 +74,13 @@ class SqliteMailboxStore:
             lambda db: shards.expire_buckets(db, shard, term, floor, limit), weight=limit
         )
 
+    async def collect_progress(
+        self, shard: int, term: int, through: MailboxSeq, limit: int
+    ) -> Outcome[int]:
+        return await self._engine.write(
+            lambda db: shards.collect_progress(db, shard, term, through, limit), weight=limit
+        )
+
     async def begin_epoch(
         self, shard: int, term: int, boundary: EpochBoundary
     ) -> Outcome[ShardState]:

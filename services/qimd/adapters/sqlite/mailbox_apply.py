@@ -37,14 +37,22 @@ UPDATE mailbox_shards SET
 WHERE shard = ?
 """
 _LOAD_PROGRESS = """
-SELECT json_group_array(json_array(hex(p.dispatch_id), p.lane_mask, hex(p.content_digest)))
+SELECT json_group_array(
+    json_array(hex(p.dispatch_id), p.lane_mask, hex(p.content_digest), p.seen_seq))
 FROM json_each(:spans) AS j
 CROSS JOIN dispatch_progress AS p
     ON p.dispatch_id = substr(:blobs, j.value ->> 0, j.value ->> 1)
 """
 _STORE_PROGRESS = """
-INSERT INTO dispatch_progress (dispatch_id, lane_mask, content_digest) VALUES (?, ?, ?)
-ON CONFLICT (dispatch_id) DO UPDATE SET lane_mask = excluded.lane_mask
+INSERT INTO dispatch_progress (dispatch_id, lane_mask, content_digest, seen_seq)
+VALUES (?, ?, ?, ?)
+ON CONFLICT (dispatch_id) DO UPDATE
+SET lane_mask = excluded.lane_mask, seen_seq = excluded.seen_seq
+"""
+# A lane that lags may see a dispatch again at the same place.
+_ADD_SEEN = """
+INSERT INTO mailbox_seen (shard, seq, dispatch_id) VALUES (?, ?, ?)
+ON CONFLICT (shard, seq) DO NOTHING
 """
 # A record whose lanes come in turns has its row already.
 _ADD_RECORDS = """
@@ -71,10 +79,11 @@ ON CONFLICT (shard, day) DO NOTHING
 
 @dataclass(slots=True)
 class _Progress:
-    """Which lanes of a dispatch are done, and what its content was."""
+    """Which lanes of a dispatch are done, what its content was, and where it was seen last."""
 
     digest: bytes
     done: int
+    seen: int
 
 
 def apply(
@@ -123,6 +132,15 @@ def _materialise(
         for record, verdict in zip(step.records, verdicts, strict=True)
         if verdict.applied
     ]
+    insert_rows(
+        db,
+        _ADD_SEEN,
+        [
+            (step.shard, record.seq, record.dispatch_id)
+            for record, verdict in zip(step.records, verdicts, strict=True)
+            if not verdict.applied
+        ],
+    )
     if new:
         ids = interner.conversations(db, (record.ref.key for record, _ in new))
         _add_records(db, step, [record for record, _ in new], ids)
@@ -139,7 +157,8 @@ def _mask_of(blocks: Sequence[LaneBlock]) -> int:
 
 def _judge(progress: dict[bytes, _Progress], record: RecordStep, asked: int) -> RecordVerdict:
     """What becomes of a record, and the progress after it: one step may hold a dispatch twice."""
-    known = progress.setdefault(record.dispatch_id, _Progress(record.content_digest, 0))
+    known = progress.setdefault(record.dispatch_id, _Progress(record.content_digest, 0, 0))
+    known.seen = max(known.seen, record.seq)
     if known.digest != record.content_digest:
         return RecordVerdict(0, 0, digest_differs=True)
     new = asked & ~known.done
@@ -150,15 +169,18 @@ def _judge(progress: dict[bytes, _Progress], record: RecordStep, asked: int) -> 
 def _load_progress(db: sqlite3.Connection, records: Sequence[RecordStep]) -> dict[bytes, _Progress]:
     places, blobs = spans(record.dispatch_id for record in records)
     return {
-        bytes.fromhex(dispatch_id): _Progress(bytes.fromhex(digest), mask % _WORD)
-        for dispatch_id, mask, digest in rows_of(
+        bytes.fromhex(dispatch_id): _Progress(bytes.fromhex(digest), mask % _WORD, seen)
+        for dispatch_id, mask, digest, seen in rows_of(
             db.execute(_LOAD_PROGRESS, {"spans": places, "blobs": blobs})
         )
     }
 
 
 def _store_progress(db: sqlite3.Connection, progress: dict[bytes, _Progress]) -> None:
-    rows = [(dispatch_id, _signed(one.done), one.digest) for dispatch_id, one in progress.items()]
+    rows = [
+        (dispatch_id, _signed(one.done), one.digest, one.seen)
+        for dispatch_id, one in progress.items()
+    ]
     insert_rows(db, _STORE_PROGRESS, rows)
 
 

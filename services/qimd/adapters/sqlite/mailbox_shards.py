@@ -13,6 +13,7 @@ from qimd.ports.mailbox import (
     DayBucket,
     EpochBoundary,
     ShardState,
+    lowest_watermark,
 )
 
 STALE_TERM: Final = NotApplied(Refusal.STALE_EPOCH, "the shard's term is not the caller's")
@@ -41,7 +42,25 @@ _EXPIRE_ENTRIES = """
 DELETE FROM mailbox_entries
 WHERE user_id IN (SELECT id FROM users WHERE partition = :shard) AND seq <= :last
 """
+_SEE_EXPIRED = """
+INSERT INTO mailbox_seen (shard, seq, dispatch_id)
+SELECT shard, seq, dispatch_id FROM mailbox_records WHERE shard = :shard AND seq <= :last
+ON CONFLICT (shard, seq) DO NOTHING
+"""
 _EXPIRE_RECORDS = "DELETE FROM mailbox_records WHERE shard = :shard AND seq <= :last"
+
+_FIRST_RECORD = "SELECT min(seq) FROM mailbox_records WHERE shard = ?"
+_LAST_SEEN = """
+SELECT max(seq) FROM (
+    SELECT seq FROM mailbox_seen WHERE shard = :shard AND seq <= :through
+    ORDER BY seq LIMIT :limit)
+"""
+# What was seen again behind that goes with the later place.
+_COLLECT = """
+DELETE FROM dispatch_progress WHERE seen_seq <= :through AND dispatch_id IN (
+    SELECT dispatch_id FROM mailbox_seen WHERE shard = :shard AND seq <= :last)
+"""
+_FORGET_SEEN = "DELETE FROM mailbox_seen WHERE shard = :shard AND seq <= :last"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +184,33 @@ def expire_buckets(
     if count:
         gone = {"shard": shard, "last": last}
         db.execute(_EXPIRE_ENTRIES, gone)
+        db.execute(_SEE_EXPIRED, gone)
         db.execute(_EXPIRE_RECORDS, gone)
     return Applied(count)
+
+
+def collect_progress(
+    db: sqlite3.Connection, shard: int, term: int, through: MailboxSeq, limit: int
+) -> Outcome[int]:
+    """See `ports.mailbox.MailboxStore`."""
+    stored = load_shard(db, shard)
+    if stored is None:
+        return NO_SHARD
+    state = stored.state
+    if state.term != term:
+        return STALE_TERM
+    bound = min(through, state.floor, lowest_watermark(state))
+    (first_record,) = db.execute(_FIRST_RECORD, (shard,)).fetchone()
+    if first_record is not None:
+        bound = min(bound, first_record - 1)
+    asked = {"shard": shard, "through": bound, "limit": limit}
+    (last,) = db.execute(_LAST_SEEN, asked).fetchone()
+    if last is None:
+        return Applied(0)
+    gone = {"shard": shard, "through": bound, "last": last}
+    collected = db.execute(_COLLECT, gone).rowcount
+    db.execute(_FORGET_SEEN, gone)
+    return Applied(collected)
 
 
 def refused(db: sqlite3.Connection, shard: int, term: int) -> NotApplied | None:

@@ -279,11 +279,21 @@ CREATE TABLE mailbox_entries (
     PRIMARY KEY (user_id, seq)
 ) STRICT, WITHOUT ROWID;
 
--- The persistent dedupe. lane_mask is the 64 bits as a signed integer.
+-- The persistent dedupe. lane_mask is the 64 bits as a signed integer; a dispatch was seen last at
+-- seen_seq.
 CREATE TABLE dispatch_progress (
     dispatch_id BLOB PRIMARY KEY,
     lane_mask INTEGER NOT NULL,
-    content_digest BLOB NOT NULL
+    content_digest BLOB NOT NULL,
+    seen_seq INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Where dispatches were seen, of what mailbox_records does not tell: what has expired, duplicates.
+CREATE TABLE mailbox_seen (
+    shard INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    dispatch_id BLOB NOT NULL,
+    PRIMARY KEY (shard, seq)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE devices (

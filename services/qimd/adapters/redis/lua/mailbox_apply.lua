@@ -69,24 +69,25 @@ local function has_lane(high, low, lane)
   return bit.band(high, bit.lshift(1, lane - 32)) ~= 0
 end
 
--- Which lanes of each dispatch are done. A step may hold a dispatch twice.
+-- Which lanes of each dispatch are done, and, if it was seen before, where last. A step may hold a
+-- dispatch twice.
 
 local progress = {}
 
-local function progress_key(dispatch)
-  return shard_key('progress', shard) .. ':' .. dispatch:sub(1, 2)
-end
-
 local function progress_of(dispatch, digest)
   local known = progress[dispatch]
-  if not known then
-    known = {high = 0, low = 0, digest = digest}
-    local stored = redis.call('HGET', progress_key(dispatch), dispatch)
-    if stored then
-      known.high, known.low, known.digest = struct.unpack('>I4I4c16', stored)
-    end
-    progress[dispatch] = known
+  if known then
+    known.before = true
+    return known
   end
+  known = {high = 0, low = 0, digest = digest, seen = NO_SEQ}
+  local stored = redis.call('HGET', progress_key(shard, dispatch), dispatch)
+  if stored then
+    known.before = true
+    known.high, known.low, known.digest = struct.unpack('>I4I4c16', stored)
+    if #stored > 24 then known.seen = stored:sub(25) end
+  end
+  progress[dispatch] = known
   return known
 end
 
@@ -137,20 +138,30 @@ local function add(one, run, audience, high, low)
   piece.whole = piece.whole and high == audience.high and low == audience.low
 end
 
+-- What expires tells of the dispatches that it was; so must what leaves nothing to expire.
+local function leave_no_record(seq, dispatch)
+  redis.call('ZADD', shard_key('seen_again', shard), 0, seq .. dispatch)
+end
+
 local function judge(seq, dispatch, digest, run, record)
   local known = progress_of(dispatch, digest)
-  if known.digest ~= digest then return 0, 0, 0, 0, 1 end
+  known.seen = larger(known.seen, seq)
+  if known.digest ~= digest then
+    leave_no_record(seq, dispatch)
+    return 0, 0, 0, 0, 1
+  end
   local audience = audiences[struct.unpack('>I2', runs, run * 2 + 1) + 1]
   local high = bit.band(audience.high, bit.bnot(known.high))
   local low = bit.band(audience.low, bit.bnot(known.low))
   known.high, known.low = bit.bor(known.high, high), bit.bor(known.low, low)
-  known.touched = true
   -- What is above the shard's position is above all that is stored. What the shard has dropped
   -- already is done, and leaves nothing.
   local above = below(stored_position, seq)
   if (high ~= 0 or low ~= 0) and (above or below(gone, seq)) then
     local one = {bucket = bucket_of(seq), seq = seq, record = record, above = above}
     add(one, run, audience, high, low)
+  else
+    leave_no_record(seq, dispatch)
   end
   return high, low, bit.bxor(audience.high, high), bit.bxor(audience.low, low), 0
 end
@@ -163,10 +174,9 @@ while at <= #records do
 end
 
 for dispatch, known in pairs(progress) do
-  if known.touched then
-    local done = struct.pack('>I4I4', known.high, known.low) .. known.digest
-    redis.call('HSET', progress_key(dispatch), dispatch, done)
-  end
+  local done = struct.pack('>I4I4', known.high, known.low) .. known.digest
+  if known.before then done = done .. known.seen end
+  redis.call('HSET', progress_key(shard, dispatch), dispatch, done)
 end
 
 -- Add seqs to those at a key; how many bytes are there now.

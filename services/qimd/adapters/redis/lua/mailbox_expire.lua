@@ -29,7 +29,9 @@ local function drop(bucket, seqs)
   local records = bucket_key('records', bucket)
   for at = 1, #seqs, 8 do
     local seq = seqs:sub(at, at + 7)
-    forget(redis.call('HGET', records, seq):sub(1, 16), bucket .. seq)
+    local record = redis.call('HGET', records, seq)
+    forget(record:sub(1, 16), bucket .. seq)
+    redis.call('RPUSH', shard_key('seen', shard), seq .. record:sub(17, 32))
     redis.call('HDEL', records, seq)
   end
   gone = seqs:sub(-8)
@@ -47,6 +49,8 @@ for _, bucket in ipairs(redis.call('ZRANGE', begun, 0, -1)) do
     redis.call('DEL', bucket_key('seqs', bucket))
   end
 end
+-- Fewer than were asked for: there are no others.
+if dropped < tonumber(limit) then gone = larger(gone, floor) end
 redis.call('HSET', key, 'gone', gone)
 
 -- The entries of up to `most` users of a bucket without records; how many it were.

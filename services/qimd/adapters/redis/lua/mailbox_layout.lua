@@ -7,7 +7,10 @@
 --   days:<shard>               list    its day buckets: day (8 bytes), first seq (8)
 --   marks:<shard>              hash    conversation -> its marks: epoch (8 bytes), first seq (8)
 --   folding:<shard>            set     the conversations that have more than one mark
---   progress:<shard>:<2 bytes> hash    dispatch_id -> lanes done (8 bytes), digest (16)
+--   progress:<shard>:<2 bytes> hash    dispatch_id -> lanes done (8 bytes), digest (16), and, if it
+--                                      was seen more than once, the last seq (8)
+--   seen:<shard>               list    what expired, in order: seq (8 bytes), dispatch_id (16)
+--   seen_again:<shard>         zset    the same of duplicates
 --   kept:<shard>               hash    seq -> a log record that a lagging lane needs
 --   kept_order:<shard>         zset    its seqs
 --
@@ -25,8 +28,8 @@
 -- do. Records before a shard's first day are in the bucket of seq 0. A zset here has one score, 0:
 -- it is a set in the order of its members' bytes.
 --
--- `gone` of a shard is the last seq that was dropped: at or below it, what is left in strings of
--- seqs is not there any more.
+-- `gone` of a shard is a seq up to which every record was dropped: at or below it, what is left in
+-- strings of seqs is not there any more.
 
 local prefix = ARGV[1]
 
@@ -36,6 +39,10 @@ end
 
 local function bucket_key(kind, bucket)
   return prefix .. kind .. ':' .. bucket
+end
+
+local function progress_key(shard, dispatch)
+  return shard_key('progress', shard) .. ':' .. dispatch:sub(1, 2)
 end
 
 local NO_SHARD = {'not_found', 'the shard was never opened'}
