@@ -176,6 +176,12 @@ def _rising(field: str) -> Callable[[Message], None]:
     return apply
 
 
+def _traced_places(message: Message) -> None:
+    """What is traced of a hint is in it."""
+    for index, traced in enumerate(message.traced):  # type: ignore[attr-defined]
+        traced.index = index
+
+
 _CHECKED: dict[str, Callable[[Message], None]] = {
     DISPATCH: _dispatch,
     "qim.conversation.v1.ConversationEvent": _kind_of_content,
@@ -185,6 +191,7 @@ _CHECKED: dict[str, Callable[[Message], None]] = {
     "qim.gateway.v1.HistoryPage": _rising("conversation_seq"),
     "qim.hop.v1.HopCall": _call_id,
     "qim.hop.v1.HopAnswer": _answered_id,
+    "qim.hop.v1.Hint": _traced_places,
     "qim.hop.v1.Page": _rising("mailbox_seq"),
 }
 

@@ -3,64 +3,25 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as collector_pb
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as collector_grpc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from tests.e2e.support.dev import DevServer
-from tests.e2e.support.stream import PATIENCE_S, message
+from tests.e2e.support.stream import Stream, message, refusal
 from tests.e2e.support.tenancy import Tenancy
+from tests.support.collector import Collector, attributes, collecting
 
+from qim.gateway.v1 import gateway_pb2
 from qimd.app.dev_settings import DevSettings
 from qimd.app.settings import SettingRefused, load
 from qimd.core.errors import QimError
 
-STAGES = {"commit", "dispatch", "mailbox", "session", "push"}
+STAGES = {"commit", "dispatch", "mailbox", "session", "push", "PUSH_EVENTS"}
+REQUESTS = {"ACK_MAILBOX", "PULL_SESSION_LIST", "PULL_HISTORY"}
 CANARY = b"c4nary-of-the-body"
-
-
-class Collector(collector_grpc.TraceServiceServicer):
-    """An OTLP collector that keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.spans: list[Span] = []
-        self.bytes = b""
-        self._more = asyncio.Condition()
-
-    async def Export(self, request: Any, context: Any) -> Any:
-        async with self._more:
-            self.bytes += request.SerializeToString()
-            for resource in request.resource_spans:
-                for scope in resource.scope_spans:
-                    self.spans += scope.spans
-            self._more.notify_all()
-        return collector_pb.ExportTraceServiceResponse()
-
-    async def until(self, enough: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_S), self._more:
-            await self._more.wait_for(enough)
-
-    def named(self, name: str) -> list[Span]:
-        return [span for span in self.spans if span.name == name]
-
-
-@asynccontextmanager
-async def collecting() -> AsyncIterator[tuple[Collector, str]]:
-    collector = Collector()
-    server = grpc.aio.server()
-    collector_grpc.add_TraceServiceServicer_to_server(collector, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield collector, f"127.0.0.1:{port}"
-    finally:
-        await server.stop(0)
 
 
 @pytest.fixture
@@ -81,11 +42,16 @@ def tenancy(collected: tuple[Collector, str], tmp_path: Path) -> Iterator[Tenanc
         yield Tenancy(server)
 
 
-def attributes(span: Span) -> dict[str, Any]:
-    return {
-        each.key: getattr(each.value, str(each.value.WhichOneof("value")))
-        for each in span.attributes
-    }
+def start_of(span: Span) -> int:
+    return span.start_time_unix_nano
+
+
+async def ask_for_all(device: Stream) -> None:
+    """A PULL_MAILBOX, and one request of each other kind of REQUESTS."""
+    page = (await device.pull()).mailbox_page
+    await device.ack(page.covered_through_seq)
+    await device.sessions()
+    await device.ask(pull_history=gateway_pb2.PullHistory(conversation_id="room"))
 
 
 async def say_one(tenancy: Tenancy) -> bytes:
@@ -113,12 +79,30 @@ async def test_one_trace_goes_from_send_to_push(collector: Collector, tenancy: T
         assert attributes(span)["qim.event_id"] == event_id.hex()
         assert attributes(span)["qim.conversation_id"] == "room"
     found = stages()
-    order = [send, *(found[name] for name in ("commit", "dispatch", "mailbox", "push"))]
-    assert [s.name for s in sorted(order, key=lambda s: s.start_time_unix_nano)] == [
-        s.name for s in order
-    ]
+    path = ("commit", "dispatch", "mailbox", "push", "PUSH_EVENTS")
+    order = [send, *(found[name] for name in path)]
+    assert sorted(order, key=start_of) == order
     assert attributes(found["mailbox"])["qim.mailbox_seq"] > 0
     assert attributes(found["commit"])["qim.fencing_epoch"] > 0
+    assert attributes(found["PUSH_EVENTS"])["qim.mailbox_seq"] > 0
+    assert attributes(found["PUSH_EVENTS"])["qim.streams"] == 2
+
+
+async def test_each_request_of_a_stream_is_a_trace_of_its_own_with_its_outcome(
+    collector: Collector, tenancy: Tenancy
+) -> None:
+    async with tenancy.device("bob") as bob:
+        assert refusal(await bob.pull(token=b"no cursor"))[0] == "CURSOR_INVALID"
+        await ask_for_all(bob)
+    wanted = {*REQUESTS, "PULL_MAILBOX"}
+    await collector.until(lambda: {s.name for s in collector.spans} >= wanted)
+    pulls = collector.named("PULL_MAILBOX")
+    requests = [*pulls, *(span for name in REQUESTS for span in collector.named(name))]
+    assert not any(span.parent_span_id for span in requests)
+    assert len({span.trace_id for span in requests}) == len(requests)
+    assert {attributes(span)["qim.tenant_id"] for span in requests} == {"dev"}
+    told = [attributes(span).get("qim.error_code") for span in sorted(pulls, key=start_of)]
+    assert told == ["CURSOR_INVALID", None]
 
 
 async def test_an_administration_call_is_a_span_with_its_outcome(
@@ -134,28 +118,52 @@ async def test_an_administration_call_is_a_span_with_its_outcome(
     assert not span.events
 
 
-async def test_no_body_and_no_token_is_in_a_span(collector: Collector, tenancy: Tenancy) -> None:
+async def test_no_body_no_token_and_no_cursor_is_in_a_span(
+    collector: Collector, tenancy: Tenancy
+) -> None:
     await say_one(tenancy)
+    async with tenancy.device("bob", "tablet") as tablet:
+        await ask_for_all(tablet)
+        cursor = tablet.auth_ok.cursor_token
     credentials = tenancy.server.credentials
     # Beside this loop, which the collector needs.
     await asyncio.to_thread(tenancy.server.stop)
-    assert {span.name for span in collector.spans} >= STAGES | {"SEND"}
+    assert {span.name for span in collector.spans} >= STAGES | REQUESTS | {"SEND"}
     for secret in (
         CANARY,
         b"eyJ",
+        cursor,
         *(credentials[k].encode() for k in ("admin_token", "private_key")),
     ):
         assert secret not in collector.bytes
 
 
-async def test_a_collector_that_is_away_breaks_nothing(tmp_path: Path) -> None:
+async def test_a_collector_that_is_away_breaks_nothing_and_is_sent_to_once_it_is_there(
+    tmp_path: Path,
+) -> None:
     async with collecting() as (_, gone):
         pass
     arguments = ("--trace-to", gone, "--trace-share", "1")
     with DevServer(tmp_path / "data", arguments) as server:
         await say_one(Tenancy(server))
+        async with collecting(int(gone.rpartition(":")[2])) as (collector, _):
+            async with Tenancy(server).device("ann") as ann:
+                await ann.pull()
+            await collector.until(lambda: bool(collector.named("PULL_MAILBOX")))
         assert server.stop() == 0
         server.start()
+
+
+async def test_a_collector_that_hangs_holds_up_neither_a_message_nor_a_stop(
+    collector: Collector, tenancy: Tenancy
+) -> None:
+    collector.open.clear()
+    await say_one(tenancy)
+    await collector.asked.wait()
+    async with tenancy.device("bob", "tablet") as tablet:
+        await ask_for_all(tablet)
+    assert await asyncio.to_thread(tenancy.server.stop) == 0
+    assert not collector.spans
 
 
 @pytest.mark.parametrize(

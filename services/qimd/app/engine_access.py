@@ -1,4 +1,5 @@
-"""How a process enters an engine: the TLS that it speaks, and as whom it comes.
+"""How a process enters an engine, or the collector of its spans (`trace`): the TLS that it speaks,
+and as whom it comes.
 
 Every engine has the same settings for it: an authority, with which TLS is spoken, the certificate
 and key that prove this process, a user and the file with the password. An engine that can't be
@@ -13,8 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from qimd.app.run_settings import RunSettings
-from qimd.app.settings import SettingRefused
+from qimd.app.settings import ProcessSettings, SettingRefused
 
 CONNECT_TIMEOUT_S: Final = 5.0
 HANDSHAKE_TIMEOUT_S: Final = 5.0
@@ -36,7 +36,7 @@ class Access:
     """Empty: nobody asks for one."""
 
     @classmethod
-    def of(cls, settings: RunSettings, engine: str) -> "Access":
+    def of(cls, settings: ProcessSettings, engine: str) -> "Access":
         """Read an engine's files. Raises SettingRefused, which quotes none of them."""
 
         def path(name: str) -> Path | None:

@@ -42,7 +42,9 @@ class Links:
         self._site = site
         self._common = common
         runtime, metrics = common.runtime, common.metrics
-        self.here = AnnouncedPresence(runtime, metrics) if CONNECTION in roles else None
+        self.here = (
+            AnnouncedPresence(runtime, metrics, common.spans) if CONNECTION in roles else None
+        )
         self.presence = RemotePresence(metrics, self.here)
         self._told = self.presence if MAILBOX in roles else None
         directory = Directory(common.backends.lease, runtime)
@@ -80,6 +82,7 @@ class Links:
                 router=self._router,
                 mailbox=self.mailbox,
                 runtime=common.runtime,
+                spans=common.spans,
             )
             self._peers.listener = self._registrar
 

@@ -90,7 +90,10 @@ def version() -> str:
 
 
 def _check(options: dict[str, Any]) -> int:
+    from qimd.app.engine_access import Access
+
     settings = load(DevSettings, options, os.environ)
+    Access.of(settings, "trace")
     sys.stdout.write(f"the settings are good; data would be in {settings.data.absolute()}\n")
     return 0
 
@@ -101,8 +104,8 @@ def _config_check(options: dict[str, Any]) -> int:
 
     settings = load(RunSettings, options, os.environ)
     secret_file.read(settings.secrets_file)
-    for engine in ENGINES:
-        Access.of(settings, engine)
+    for entered in (*ENGINES, "trace"):
+        Access.of(settings, entered)
     sys.stdout.write(f"the settings are good, for role {settings.role}\n")
     return 0
 

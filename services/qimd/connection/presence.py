@@ -11,12 +11,14 @@ from typing import Final
 
 from qimd.connection.link import Link
 from qimd.connection.logic import cut_pushes
+from qimd.connection.traced import traced
 from qimd.contract.frames import EncodedFrame, push_frame
 from qimd.core.ids import DeviceId, TenantId, UserId
 from qimd.core.records import DeviceKey
 from qimd.ports.runtime import Runtime
 from qimd.ports.services import Hint
 from qimd.telemetry.metrics import Metrics
+from qimd.telemetry.tracing import NO_SPANS, PUSHED, Spans
 
 _Links = dict[TenantId, dict[UserId, dict[DeviceId, Link]]]
 _NOBODY: Final[Mapping[DeviceId, Link]] = {}
@@ -25,13 +27,18 @@ _NOBODY: Final[Mapping[DeviceId, Link]] = {}
 class Presence:
     """The authenticated streams of this process, by tenant, user and device."""
 
-    def __init__(self, runtime: Runtime, metrics: Metrics) -> None:
+    def __init__(self, runtime: Runtime, metrics: Metrics, spans: Spans = NO_SPANS) -> None:
         self._runtime = runtime
         self._metrics = metrics
+        self._spans = spans
         self._tenants: _Links = {}
         self._listening: _Links = {}
         """Of those, the streams that want PUSH_EVENTS."""
         self._hinted: list[Link] = []
+        self._recorded: list[Hint] = []
+        """Of what those were told, the hints whose traces are recorded."""
+        self._hinted_at_s = 0.0
+        """When the first of what waits came."""
         self._flush_spawned = False
 
     def register(self, link: Link) -> Link | None:
@@ -67,20 +74,27 @@ class Presence:
             listening = self._listening.get(tenant)
             if listening is None:
                 continue
-            told = [hint.delivered for hint in same]
+            alike = list(same)
+            told = [hint.delivered for hint in alike]
+            here = False
             for user in users:
                 for link in listening.get(user, _NOBODY).values():
+                    here = True
                     if not link.hints:
                         self._hinted.append(link)
                     link.hints += told
+            if here:
+                self._recorded += [hint for hint in alike if hint.trace_parent]
         if self._hinted and not self._flush_spawned:
             self._flush_spawned = True
+            self._hinted_at_s = self._runtime.monotonic_s()
             self._runtime.spawn(self._flush(), "push-flush")
 
     async def _flush(self) -> None:
         started_s = self._runtime.monotonic_s()
         self._flush_spawned = False
         hinted, self._hinted = self._hinted, []
+        recorded, self._recorded = self._recorded, []
         entries = 0
         # Keyed by the identities of the shared bytes, which `told` keeps alive for as long.
         made: dict[tuple[int, ...], tuple[list[bytes], list[EncodedFrame]]] = {}
@@ -98,6 +112,8 @@ class Presence:
         self._metrics.stage_latency_seconds.labels("push").observe(
             self._runtime.monotonic_s() - started_s
         )
+        if recorded:
+            self._spans.stage(PUSHED, self._hinted_at_s, traced(recorded), streams=len(hinted))
 
 
 def _put(links: _Links, device: DeviceKey, link: Link) -> Link | None:

@@ -86,7 +86,7 @@ class ConnectionService:
         self._runtime = runtime
         self._metrics = metrics
         self._spans = spans
-        self._presence = presence or Presence(runtime, metrics)
+        self._presence = presence or Presence(runtime, metrics, spans)
         self._sends = Sends(admission=admission, writer=writer, metrics=metrics)
         self._requests = Requests(
             mailbox=mailbox,
@@ -310,7 +310,7 @@ class ConnectionService:
             commit = self._sends.commit(frame.request_id, device, prepared, trace_parent)
             answer = await self._outcome("send", commit)
             self._answer(link, frame.request_id, answer)
-            error = answer.code.name if isinstance(answer, QimError) else ""
+            error = _code_of(answer)
             if not error:
                 self._metrics.send_ack_latency.observe(self._runtime.monotonic_s() - arrived_s)
             events = len(prepared.names)
@@ -322,13 +322,15 @@ class ConnectionService:
         """Serve queued requests one after another, each once there is room for its answer."""
         while True:
             frame = await link.requests.get()
+            began_s = self._runtime.monotonic_s()
+            device = _device_of(link)
             if not link.has_room and not await self._in_time(link.room(), REQUEST_TIMEOUT_S):
                 link.overrun()
                 return
-            answer = await self._outcome(
-                "request", self._requests.serve(link, _device_of(link), frame)
-            )
+            answer = await self._outcome("request", self._requests.serve(link, device, frame))
             self._answer(link, frame.request_id, answer)
+            kind = frame.WhichOneof("frame") or UNKNOWN_KIND
+            self._spans.served(kind.upper(), device.tenant, began_s, _code_of(answer))
 
     async def _outcome(self, name: str, coro: Coroutine[Any, Any, T]) -> T | QimError:
         """What a request came to, in time and as a value: every request has its one answer."""
@@ -354,6 +356,11 @@ class ConnectionService:
         self._metrics.defects_total.labels(name).inc()
         _log.error("a request failed by a defect", request=name, exc_info=error)
         return QimError(ErrorCode.INTERNAL, "a defect of the server; it was logged")
+
+
+def _code_of(answer: EncodedFrame | QimError) -> str:
+    """The name of the answer's error; empty for another answer."""
+    return answer.code.name if isinstance(answer, QimError) else ""
 
 
 def _device_of(link: Link) -> DeviceKey:

@@ -119,4 +119,6 @@ def _hint(hint: hop_pb2.Hint) -> Problem | None:
     for field in ("tenant_id", "user_ids", "delivered"):
         if not getattr(hint, field):
             return Problem(Reason.MISSING, field)
+    if any(traced.index >= len(hint.delivered) for traced in hint.traced):
+        return Problem(Reason.DOMAIN, "traced")
     return None

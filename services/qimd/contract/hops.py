@@ -7,7 +7,15 @@ the client.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from qim.hop.v1.hop_service_pb2 import Hint, HopAnswer, HopReply, HopRequest, Page, PageEvent
+from qim.hop.v1.hop_service_pb2 import (
+    Hint,
+    HopAnswer,
+    HopReply,
+    HopRequest,
+    Page,
+    PageEvent,
+    TracedEvent,
+)
 from qimd.contract import codec, wire
 from qimd.contract.events import encode_delivered
 from qimd.contract.frames import EncodedFrame
@@ -52,9 +60,18 @@ def page_answer(
     return head + wire.delimited(HopAnswer.PAGE_FIELD_NUMBER, payload)
 
 
-def hint_events(delivered: Sequence[bytes]) -> bytes:
-    """Encoded DeliveredEvents as the part of a Hint that is the same for every receiver."""
-    return wire.repeated(Hint.DELIVERED_FIELD_NUMBER, delivered)
+def hint_events(delivered: Sequence[bytes], trace_parents: Sequence[str]) -> bytes:
+    """Encoded DeliveredEvents as the part of a Hint that is the same for every receiver, with the
+    traceparent of each, empty for one that is not recorded.
+    """
+    traced = [
+        codec.encode(TracedEvent(index=index, trace_parent=trace_parent))
+        for index, trace_parent in enumerate(trace_parents)
+        if trace_parent
+    ]
+    return wire.repeated(Hint.DELIVERED_FIELD_NUMBER, delivered) + wire.repeated(
+        Hint.TRACED_FIELD_NUMBER, traced
+    )
 
 
 def hint_answer(tenant: TenantId, users: Sequence[UserId], events: bytes) -> bytes:

@@ -20,10 +20,14 @@ _log = logger("mailbox")
 
 @dataclass(frozen=True, slots=True)
 class Materialised:
-    """A record and the lanes (a mask) of it that have entries now."""
+    """A record and the lanes (a mask) of it that have entries now.
+
+    `trace_parent` is empty unless the trace is recorded.
+    """
 
     record: RecordStep
     applied: int
+    trace_parent: str = ""
 
 
 async def hint(ports: RoomPorts, materialised: Sequence[Materialised]) -> Sequence[RecordStep]:
@@ -31,7 +35,7 @@ async def hint(ports: RoomPorts, materialised: Sequence[Materialised]) -> Sequen
 
     Returns the records that somebody was told of.
     """
-    online: list[tuple[RecordStep, Collection[UserId]]] = []
+    online: list[tuple[Materialised, Collection[UserId]]] = []
     # Most records of a batch are for the same users: who of them is here is asked once for all.
     found: dict[tuple[TenantId, int, int], tuple[list[UserId], Collection[UserId]]] = {}
     for done in materialised:
@@ -44,25 +48,26 @@ async def hint(ports: RoomPorts, materialised: Sequence[Materialised]) -> Sequen
         if ports.supplement is not None:
             ports.supplement.touched(ref.key, users, ref.created_at_ms)
         if here:
-            online.append((done.record, here))
+            online.append((done, here))
     if not online:
         return ()
     try:
-        bodies = await ports.conversations.events([record.ref for record, _ in online])
+        bodies = await ports.conversations.events([done.record.ref for done, _ in online])
     except QimError as error:
         _log.info("hints were lost: bodies can't be read", error=str(error), records=len(online))
         return ()
-    told = [(record, here) for record, here in online if record.ref.event_id in bodies]
+    told = [(done, here) for done, here in online if done.record.ref.event_id in bodies]
     if told:
         ports.hints.push(
             [
                 Hint(
-                    record.ref.key.tenant,
+                    done.record.ref.key.tenant,
                     here,
-                    encode_delivered(record.seq, bodies[record.ref.event_id]),
+                    encode_delivered(done.record.seq, bodies[done.record.ref.event_id]),
+                    done.trace_parent,
                 )
-                for record, here in told
+                for done, here in told
             ]
         )
     ports.metrics.stage_records_total.labels("push").inc(len(told))
-    return [record for record, _ in told]
+    return [done.record for done, _ in told]

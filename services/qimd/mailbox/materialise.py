@@ -29,7 +29,7 @@ from qimd.ports.mailbox import (
 )
 from qimd.ports.quarantine import Quarantined
 from qimd.telemetry.logs import logger
-from qimd.telemetry.tracing import MAILBOX, PUSH, Traced
+from qimd.telemetry.tracing import MAILBOX, PUSH, Traced, recorded
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ class Materialiser:
         applied_s = self._ports.runtime.monotonic_s()
         metrics.stage_latency_seconds.labels("mailbox").observe(applied_s - started_s)
         self._trace(MAILBOX, started_s, batch, plan.records)
-        pushed = await self._told(plan.records, verdicts)
+        pushed = await self._told(plan.records, verdicts, _recorded(batch))
         self._trace(PUSH, applied_s, batch, pushed)
 
     def _trace(
@@ -178,7 +178,8 @@ class Materialiser:
             lagging=logic.lagging_at(self.state, lane, through),
         )
         if verdicts is not None:
-            await self._told(records, verdicts)
+            # The lane is late by minutes: its hints continue no trace.
+            await self._told(records, verdicts, {})
             return True
         if len(records) > 1:
             for record in records:
@@ -253,9 +254,15 @@ class Materialiser:
             _log.info("a lane caught up", mailbox_shard=self.state.shard, lane_id=lane)
 
     async def _told(
-        self, records: Sequence[RecordStep], verdicts: Sequence[RecordVerdict]
+        self,
+        records: Sequence[RecordStep],
+        verdicts: Sequence[RecordVerdict],
+        trace_parents: Mapping[MailboxSeq, str],
     ) -> Sequence[RecordStep]:
-        """Count and hint what a durable step did; the records that somebody was told of."""
+        """Count and hint what a durable step did; the records that somebody was told of.
+
+        `trace_parents` is of those records whose traces are recorded.
+        """
         metrics = self._ports.metrics
         materialised: list[Materialised] = []
         entries = duplicates = 0
@@ -266,7 +273,8 @@ class Materialiser:
             if verdict.digest_differs:
                 await self._keep_sample(record)
             if verdict.applied:
-                materialised.append(Materialised(record, verdict.applied))
+                trace_parent = trace_parents.get(record.seq, "")
+                materialised.append(Materialised(record, verdict.applied, trace_parent))
                 audience = (id(record.blocks), verdict.applied)
                 if audience not in counted:
                     counted[audience] = logic.recipients(record.blocks, verdict.applied)
@@ -312,6 +320,15 @@ class Materialiser:
         if isinstance(outcome, NotApplied):
             raise Halted(Fault("quarantine_refused", outcome.refusal.value))
         self._ports.metrics.quarantined_total.labels("mailbox").inc(len(records))
+
+
+def _recorded(batch: Sequence[Arrived]) -> Mapping[MailboxSeq, str]:
+    """The traceparents of a batch that are recorded: mostly none."""
+    return {
+        arrived.seq: trace_parent
+        for arrived in batch
+        if (trace_parent := recorded(arrived.dispatch.trace_parent))
+    }
 
 
 def _traced(batch: Sequence[Arrived], done: Sequence[RecordStep]) -> Iterator[Traced]:

@@ -235,11 +235,15 @@ class SessionSupplement(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """An event for some online users. `delivered` is the encoded DeliveredEvent: made once."""
+    """An event for some online users. `delivered` is the encoded DeliveredEvent: made once.
+
+    `trace_parent` is of the event's SEND; empty unless its trace is recorded.
+    """
 
     tenant: TenantId
     users: Collection[UserId]
     delivered: bytes = field(repr=False)
+    trace_parent: str = ""
 
 
 class PushHints(Protocol):

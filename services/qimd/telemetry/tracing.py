@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
+from qimd.core.ids import TenantId
 from qimd.core.records import ConversationKey, Event, EventRef
 
 COMMIT: Final = "commit"
@@ -20,6 +21,8 @@ DISPATCH: Final = "dispatch"
 MAILBOX: Final = "mailbox"
 SESSION: Final = "session"
 PUSH: Final = "push"
+HINT: Final = "hint"
+PUSHED: Final = "PUSH_EVENTS"
 
 SAMPLED: Final = 1
 """The bit of the flags that says: recorded."""
@@ -28,6 +31,7 @@ _TRACE_PARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2
 _ZERO_TRACE: Final = "0" * 32
 _ZERO_SPAN: Final = "0" * 16
 _SHARE_BITS: Final = 64
+_ODD_DIGITS: Final = frozenset("13579bdf")
 
 
 class TraceContext(NamedTuple):
@@ -60,6 +64,12 @@ class Spans(Protocol):
         `began_s` (monotonic) is when its frame came.
         """
 
+    def served(self, name: str, tenant: TenantId, began_s: float, error: str) -> None:
+        """Another request of a stream was answered: a trace of its own, recorded or not by chance.
+
+        `name` is its frame's. `began_s` (monotonic) is when its turn came.
+        """
+
     def stage(self, name: str, began_s: float, traced: Iterable[Traced], **attributes: int) -> None:
         """Events passed a stage together, from `began_s` (monotonic) until now.
 
@@ -76,6 +86,9 @@ class NoSpans:
     def sent(
         self, trace_parent: str, key: ConversationKey, events: int, began_s: float, error: str
     ) -> None:
+        return
+
+    def served(self, name: str, tenant: TenantId, began_s: float, error: str) -> None:
         return
 
     def stage(self, name: str, began_s: float, traced: Iterable[Traced], **attributes: int) -> None:
@@ -105,6 +118,14 @@ def context_of(trace_parent: str) -> TraceContext | None:
     if match is None or match[1] == _ZERO_TRACE or match[2] == _ZERO_SPAN:
         return None
     return TraceContext(match[1], match[2], bool(int(match[3], 16) & SAMPLED))
+
+
+def recorded(trace_parent: str) -> str:
+    """The traceparent, or nothing if its trace is not recorded: what a hint carries on."""
+    # The last digit's bit refuses nearly all at a glance.
+    if trace_parent[-1:] not in _ODD_DIGITS or context_of(trace_parent) is None:
+        return ""
+    return trace_parent
 
 
 def trace_id_of(trace_parent: str) -> str:

@@ -61,8 +61,15 @@ def test_a_page_that_answers_nothing_is_refused() -> None:
 
 def test_a_hint_is_joined_as_the_codec_writes_it() -> None:
     told = [encode_delivered(seq, b"event") for seq in (1, 2)]
-    joined = hint_answer(TenantId("acme"), [UserId("ann"), UserId("😀")], hint_events(told))
-    hint = hop.Hint(tenant_id="acme", user_ids=["ann", "😀"], delivered=told)
+    joined = hint_answer(
+        TenantId("acme"), [UserId("ann"), UserId("😀")], hint_events(told, ["", "00-trace"])
+    )
+    hint = hop.Hint(
+        tenant_id="acme",
+        user_ids=["ann", "😀"],
+        delivered=told,
+        traced=[hop.TracedEvent(index=1, trace_parent="00-trace")],
+    )
     assert joined == encode(HopAnswer(hint=hint))
 
 
@@ -128,6 +135,16 @@ def test_what_no_process_sends_is_refused_both_ways() -> None:
         (hop.Hint(user_ids=["a"], delivered=[b"e"]), Reason.MISSING, "tenant_id"),
         (hop.Hint(tenant_id="t", delivered=[b"e"]), Reason.MISSING, "user_ids"),
         (hop.Hint(tenant_id="t", user_ids=["a"]), Reason.MISSING, "delivered"),
+        (
+            hop.Hint(
+                tenant_id="t",
+                user_ids=["a"],
+                delivered=[b"e"],
+                traced=[hop.TracedEvent(index=1)],
+            ),
+            Reason.DOMAIN,
+            "traced",
+        ),
     )
     for message, reason, field in wrong:
         for refuses in (

@@ -390,3 +390,23 @@ def test_large_hints_are_cut() -> None:
     known.change(known.join(sink), TENANT, names("ann"), ())
     known.push([Hint(TENANT, names("ann"), bytes(600_000)) for _ in range(3)])
     assert [len(told) for _, told in sink.hints()] == [1, 1, 1]
+
+
+def test_each_event_keeps_its_own_trace_where_hints_are_cut() -> None:
+    known = RemotePresence(Metrics())
+    sink = Sink()
+    known.change(known.join(sink), TENANT, names("ann"), ())
+    parents = ["", "00-a", "", "00-b"]
+    sizes = [10, 10, 600_000, 600_000]
+    known.push(
+        [
+            Hint(TENANT, names("ann"), bytes(size), parent)
+            for size, parent in zip(sizes, parents, strict=True)
+        ]
+    )
+    hints = [HopAnswer.FromString(item).hint for item in sink.items]
+    assert [len(hint.delivered) for hint in hints] == [3, 1]
+    assert [[(t.index, t.trace_parent) for t in hint.traced] for hint in hints] == [
+        [(1, "00-a")],
+        [(0, "00-b")],
+    ]

@@ -4,7 +4,14 @@ import pytest
 
 from qimd.core.ids import ConversationId, TenantId
 from qimd.core.records import ConversationKey
-from qimd.telemetry.tracing import COMMIT, NO_SPANS, context_of, new_trace_parent, trace_id_of
+from qimd.telemetry.tracing import (
+    COMMIT,
+    NO_SPANS,
+    context_of,
+    new_trace_parent,
+    recorded,
+    trace_id_of,
+)
 
 VALID = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -65,11 +72,18 @@ def test_only_the_first_bit_of_the_flags_counts(flags: str, sampled: bool) -> No
     assert context.sampled is sampled
 
 
+@pytest.mark.parametrize("text", ["", "junk", VALID[:-2] + "00", VALID[:-2] + "0e", "junk-01"])
+def test_what_is_not_recorded_is_carried_no_further(text: str) -> None:
+    assert recorded(text) == ""
+    assert recorded(VALID) == VALID
+
+
 def test_without_spans_a_trace_is_not_sampled_and_nothing_told_is_read() -> None:
     made = context_of(NO_SPANS.new_trace(counting))
     assert made is not None
     assert not made.sampled
     untouched = iter([1])
     NO_SPANS.stage(COMMIT, 0.0, untouched, writer_shard=1)  # type: ignore[arg-type]
+    NO_SPANS.served("PULL_MAILBOX", TenantId("t"), 0.0, "")
     NO_SPANS.sent(VALID, ConversationKey(TenantId("t"), ConversationId("c")), 1, 0.0, "")
     assert next(untouched) == 1

@@ -218,14 +218,24 @@ class Cancel(_message.Message):
     def __init__(self, call_id: _Optional[int] = ...) -> None: ...
 
 class Hint(_message.Message):
-    __slots__ = ("tenant_id", "user_ids", "delivered")
+    __slots__ = ("tenant_id", "user_ids", "delivered", "traced")
     TENANT_ID_FIELD_NUMBER: _ClassVar[int]
     USER_IDS_FIELD_NUMBER: _ClassVar[int]
     DELIVERED_FIELD_NUMBER: _ClassVar[int]
+    TRACED_FIELD_NUMBER: _ClassVar[int]
     tenant_id: str
     user_ids: _containers.RepeatedScalarFieldContainer[str]
     delivered: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, tenant_id: _Optional[str] = ..., user_ids: _Optional[_Iterable[str]] = ..., delivered: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    traced: _containers.RepeatedCompositeFieldContainer[TracedEvent]
+    def __init__(self, tenant_id: _Optional[str] = ..., user_ids: _Optional[_Iterable[str]] = ..., delivered: _Optional[_Iterable[bytes]] = ..., traced: _Optional[_Iterable[_Union[TracedEvent, _Mapping]]] = ...) -> None: ...
+
+class TracedEvent(_message.Message):
+    __slots__ = ("index", "trace_parent")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TRACE_PARENT_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    trace_parent: str
+    def __init__(self, index: _Optional[int] = ..., trace_parent: _Optional[str] = ...) -> None: ...
 
 class Draining(_message.Message):
     __slots__ = ()

@@ -8,6 +8,7 @@ from qimd.core.records import UserKey
 from qimd.core.seq import MailboxSeq
 from qimd.ports.runtime import Runtime
 from qimd.telemetry.metrics import Metrics
+from qimd.telemetry.tracing import NO_SPANS, Spans
 
 
 class PresenceListener(Protocol):
@@ -23,8 +24,8 @@ class PresenceListener(Protocol):
 class AnnouncedPresence(Presence):
     """`connection.presence.Presence`, and a listener."""
 
-    def __init__(self, runtime: Runtime, metrics: Metrics) -> None:
-        super().__init__(runtime, metrics)
+    def __init__(self, runtime: Runtime, metrics: Metrics, spans: Spans = NO_SPANS) -> None:
+        super().__init__(runtime, metrics, spans)
         self.listener: PresenceListener | None = None
 
     def register(self, link: Link) -> Link | None:

@@ -7,7 +7,7 @@ counted: a client that misses a hint finds the event by its next PULL.
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from operator import attrgetter
 from typing import Final, Protocol
 
@@ -112,9 +112,11 @@ class RemotePresence:
         if not self._joined:
             return
         for (tenant, users), same in groupby(hints, attrgetter("tenant", "users")):
-            told = [hint.delivered for hint in same]
-            for part in cut_pushes(told):
-                self._tell(tenant, users, hint_events(part), len(part))
+            alike = list(same)
+            trace_parents = iter([hint.trace_parent for hint in alike])
+            for part in cut_pushes([hint.delivered for hint in alike]):
+                events = hint_events(part, list(islice(trace_parents, len(part))))
+                self._tell(tenant, users, events, len(part))
 
     def _tell(self, tenant: TenantId, users: Collection[UserId], events: bytes, count: int) -> None:
         for registered in self._joined:

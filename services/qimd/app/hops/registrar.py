@@ -19,7 +19,7 @@ PULLs; a position that is too low costs events that are pushed twice.
 
 import asyncio
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -30,6 +30,7 @@ from qimd.app.hops.announced import AnnouncedPresence
 from qimd.app.hops.failures import Elsewhere
 from qimd.app.hops.peer import Peer
 from qimd.app.hops.router import Home, Router
+from qimd.connection.traced import traced
 from qimd.contract.events import encode_delivered
 from qimd.contract.hops import delivered_seq
 from qimd.core.errors import QimError
@@ -41,6 +42,7 @@ from qimd.ports.runtime import Runtime
 from qimd.ports.services import Hint, Mailbox
 from qimd.ports.store import ShardKind
 from qimd.telemetry.logs import logger
+from qimd.telemetry.tracing import HINT, NO_SPANS, Spans
 
 T = TypeVar("T")
 
@@ -69,12 +71,14 @@ class Registrar:
         router: Router,
         mailbox: Mailbox,
         runtime: Runtime,
+        spans: Spans = NO_SPANS,
     ) -> None:
         self._table = table
         self._presence = presence
         self._router = router
         self._mailbox = mailbox
         self._runtime = runtime
+        self._spans = spans
         self._shards: dict[int, _Shard] = {}
         self._hinted: dict[TenantId, dict[UserId, MailboxSeq]] = {}
         """The last seq that each online user was hinted, if any."""
@@ -108,9 +112,22 @@ class Registrar:
 
     def hinted(self, hint: HintMessage) -> None:
         """Push what a mailbox sends, in order."""
+        came_s = self._runtime.monotonic_s()
         tenant = TenantId(hint.tenant_id)
-        users = [UserId(user) for user in hint.user_ids]
-        self._push(tenant, self._presence.online(tenant, users), hint.delivered)
+        users = self._presence.online(tenant, [UserId(user) for user in hint.user_ids])
+        if not users:
+            return
+        seq = delivered_seq(hint.delivered[-1])
+        self._hinted.setdefault(tenant, {}).update(dict.fromkeys(users, seq))
+        parents = {each.index: each.trace_parent for each in hint.traced}
+        hints = [
+            Hint(tenant, users, event, parents.get(index, ""))
+            for index, event in enumerate(hint.delivered)
+        ]
+        self._presence.push(hints)
+        if parents:
+            recorded = [each for each in hints if each.trace_parent]
+            self._spans.stage(HINT, came_s, traced(recorded))
 
     def lost(self, peer: Peer) -> None:
         """Whoever was registered over it is registered nowhere."""
@@ -118,15 +135,6 @@ class Registrar:
             if shard.home is peer:
                 shard.home, shard.placed = None, False
                 self._wake.set()
-
-    def _push(
-        self, tenant: TenantId, users: Collection[UserId], delivered: Sequence[bytes]
-    ) -> None:
-        if not users:
-            return
-        seq = delivered_seq(delivered[-1])
-        self._hinted.setdefault(tenant, {}).update(dict.fromkeys(users, seq))
-        self._presence.push([Hint(tenant, users, event) for event in delivered])
 
     # --- where the shards are ---
 
