@@ -495,6 +495,16 @@ async def test_old_marks_fold_into_the_largest_epochs(engine: Engine) -> None:
     assert tuple(found[key("other")]) == tuple(theirs)
 
 
+async def test_folding_uncovers_no_mark_that_came_while_its_epoch_had_one(engine: Engine) -> None:
+    owner = await Owner.of(engine)
+    mine = [EpochMark(7, at(0)), EpochMark(9, at(2))]
+    await owner.take(owner.step([], 2, marks=[(key(), mark) for mark in mine]))
+    await owner.take(owner.step([], 5, marks=[(key(), EpochMark(7, at(5)))]))
+    mailbox = engine.backends.mailbox
+    assert value(await mailbox.fold_marks(0, TERM, at(3))) == 1
+    assert tuple((await mailbox.epoch_marks(0, [key()]))[key()]) == (EpochMark(9, at(2)),)
+
+
 async def test_marks_are_a_shards_own_and_folding_is_fenced(engine: Engine) -> None:
     owner = await Owner.of(engine)
     other = await Owner.of(engine, shard=1)

@@ -190,13 +190,14 @@ class ScyllaMailboxStore(MailboxExpiry):
             if len(old) < 2:
                 continue
             folded += len(old) - 1
-            kept = max(mark.fencing_epoch for mark in old)
+            gone = {mark.fencing_epoch for mark in old} - {max(mark.fencing_epoch for mark in old)}
             bucket = bucket_of(key)
             place = (self._deployment, shard, bucket, key.tenant, key.conversation)
             partitions.setdefault(bucket, []).extend(
                 Write(_DROP_MARK, (*place, *mark))
                 for mark in marks
-                if mark[1] <= below and mark[0] != kept
+                # Its later ones too, which counted for nothing while it was there.
+                if mark[0] in gone
             )
         dropped = await self._session.write_all(list(partitions.values()))
         return Applied(folded) if isinstance(dropped, Applied) else dropped
