@@ -489,6 +489,20 @@ async def test_a_silently_recreated_topic_reads_on_as_kafkas_does(
     assert await process.log.identity() != identity
 
 
+async def test_a_producer_by_id_appends_nothing_to_a_recreated_topic(
+    runtime: ManualRuntime,
+) -> None:
+    cluster = MemoryCluster(runtime, produces_by_id=True)
+    process = cluster.open(runtime)
+    producer = await process.log.open_producer()
+    value((await producer.produce(run(b"old")))[0])
+    cluster.topic.recreate()
+    outcomes = await producer.produce(run(b"late", b"later"))
+    assert [refused(each) for each in outcomes] == [Refusal.UNREACHABLE] * 2
+    value((await (await process.log.open_producer()).produce(run(b"new")))[0])
+    assert await produced(process) == [b"new"]
+
+
 async def test_a_deleted_topic_is_missing(cluster: MemoryCluster, process: MemoryBackends) -> None:
     reader = await process.log.open_reader(0, 0)
     producer = await process.log.open_producer()
@@ -521,6 +535,33 @@ async def test_an_engine_may_end_a_lease_late(
     assert (await process.lease.view(ShardKind.WRITER, 0)).holder == "a"
     await runtime.advance(1)
     assert (await process.lease.view(ShardKind.WRITER, 0)).holder == ""
+
+
+async def test_every_lease_may_start_over_with_the_time_that_it_was_taken_for(
+    cluster: MemoryCluster, process: MemoryBackends, runtime: ManualRuntime
+) -> None:
+    for shard, ttl_s in enumerate((15, 5, 30)):
+        value(await process.lease.acquire(ShardKind.WRITER, shard, "a", ttl_s))
+    await runtime.advance(10)
+    cluster.leases.start_over()
+    held = [(await process.lease.view(ShardKind.WRITER, shard)).holder for shard in range(3)]
+    assert held == ["a", "", "a"]
+    await runtime.advance(15)
+    assert (await process.lease.view(ShardKind.WRITER, 0)).holder == ""
+    assert (await process.lease.view(ShardKind.WRITER, 2)).holder == "a"
+
+
+async def test_every_lease_may_be_lost_and_every_mark_of_release_with_it(
+    cluster: MemoryCluster, process: MemoryBackends
+) -> None:
+    value(await process.lease.acquire(ShardKind.WRITER, 0, "a", 15))
+    value(await process.lease.acquire(ShardKind.WRITER, 1, "a", 15))
+    value(await process.lease.release(ShardKind.WRITER, 1, "a"))
+    cluster.leases.lose()
+    for shard in range(2):
+        view = await process.lease.view(ShardKind.WRITER, shard)
+        assert (view.holder, view.released) == ("", False)
+    assert refused(await process.lease.renew(ShardKind.WRITER, 0, "a", 15)) is Refusal.NOT_FOUND
 
 
 # --- the projection ---------------------------------------------------------------------------

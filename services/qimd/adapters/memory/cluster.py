@@ -48,7 +48,8 @@ class MemoryCluster:
     """The engines. `runtime` is theirs: lease ends, append times, and when late calls land.
 
     `faults` is the network of every process that is opened without one of its own. `torn_mailbox`
-    gives the mailbox an engine whose step is several effects.
+    gives the mailbox an engine whose step is several effects; with `produces_by_id` a producer
+    appends to the topic that it was opened for alone, and else to the one that has the name.
     """
 
     def __init__(
@@ -59,10 +60,13 @@ class MemoryCluster:
         retention_ms: int | None = RETENTION_MS,
         max_record_bytes: int | None = MAX_RECORD_BYTES,
         torn_mailbox: bool = False,
+        produces_by_id: bool = False,
     ) -> None:
         self.faults = FaultPlan(runtime)
         self.leases = LeaseDisk(runtime)
-        self.topic = Topic(runtime, partitions, retention_ms, max_record_bytes)
+        self.topic = Topic(
+            runtime, partitions, retention_ms, max_record_bytes, produces_by_id=produces_by_id
+        )
         self.projection = ProjectionDisk()
         self._graveyard = Graveyard()
         self.tenants = TenantDisk()
@@ -70,21 +74,35 @@ class MemoryCluster:
         self.conversations = ConversationDisk()
         self.mailbox = MailboxDisk()
         self._torn_mailbox = torn_mailbox
-        self._synced = (self.mailbox.copied(), self.projection.copied())
+        self.sync()
+        self.sync_store()
         self._quarantine = QuarantineDisk()
 
     def sync(self) -> None:
         """Mailbox and projection reach their disks: `lose_tail` can take nothing of this back.
 
-        These two alone may write behind their acknowledgements (design section 13): what they lose
-        is read again from the log. The store and the log never do.
+        They may write behind their acknowledgements (design section 13): what they lose is read
+        again from the log, which never does.
         """
         self._synced = (self.mailbox.copied(), self.projection.copied())
+
+    def sync_store(self) -> None:
+        """Epochs, heads and events reach their disk.
+
+        A world that is to keep its messages and epochs does so behind each: then `lose_store_tail`
+        takes back claims of heads, outbox progress and audits alone.
+        """
+        self._synced_store = (self.conversations.copied(), self._epochs.copied())
 
     def lose_tail(self) -> None:
         """As a power failure does: what mailbox and projection did since the last sync is gone."""
         self.mailbox.take_back(self._synced[0])
         self.projection.take_back(self._synced[1])
+
+    def lose_store_tail(self) -> None:
+        """Likewise, of the store."""
+        self.conversations.take_back(self._synced_store[0])
+        self._epochs.take_back(self._synced_store[1])
 
     def open(self, runtime: Runtime, network: Network | None = None) -> MemoryBackends:
         """A process's handles; `runtime` is the process's, for its own waiting."""

@@ -79,6 +79,21 @@ class EpochDisk:
         self.counter = 0
         self._shards: dict[Hashable, _ShardEpoch] = {}
 
+    def copied(self) -> "EpochDisk":
+        """As it is now, whatever comes."""
+        other = EpochDisk()
+        other.counter = self.counter
+        other._shards = {
+            shard: replace(stored, given=dict(stored.given))
+            for shard, stored in self._shards.items()
+        }
+        return other
+
+    def take_back(self, synced: "EpochDisk") -> None:
+        """Start anew, as it was at the last sync."""
+        before = synced.copied()
+        self.counter, self._shards = before.counter, before._shards
+
     def current(self, kind: ShardKind, shard: int) -> int:
         """The shard's epoch; 0 before its first owner."""
         stored = self._shards.get((kind, shard))

@@ -48,6 +48,15 @@ class _Conversation:
     last_request_id: bytes | None = None
     audited_through: int = 0
 
+    def copied(self) -> "_Conversation":
+        """As it is now, whatever comes."""
+        return replace(
+            self,
+            events=list(self.events),
+            idempotency=dict(self.idempotency),
+            memberships={user: list(each) for user, each in self.memberships.items()},
+        )
+
     def between(self, after: int, through: int) -> Sequence[Event]:
         """Events in (after, through]."""
         return [event for event, _ in self.events[max(after, 0) : max(through, 0)]]
@@ -85,6 +94,21 @@ class ConversationDisk:
         self.conversations: dict[ConversationKey, _Conversation] = {}
         self.places: dict[EventId, tuple[ConversationKey, int]] = {}
         self.first_log: str | None = None
+
+    def copied(self) -> "ConversationDisk":
+        """As it is now, whatever comes."""
+        other = ConversationDisk()
+        other.conversations = {key: stored.copied() for key, stored in self.conversations.items()}
+        other.places, other.first_log = dict(self.places), self.first_log
+        return other
+
+    def take_back(self, synced: "ConversationDisk") -> None:
+        """Start anew, as it was at the last sync."""
+        before = synced.copied()
+        # In place: stores hold the table itself.
+        self.conversations.clear()
+        self.conversations.update(before.conversations)
+        self.places, self.first_log = before.places, before.first_log
 
     def claim(
         self, writer_shard: int, epoch: int, key: ConversationKey

@@ -14,6 +14,7 @@ _Key = tuple[ShardKind, int]
 @dataclass(slots=True)
 class _Lease:
     owner: str
+    ttl_s: float
     ends_s: float
     released: bool = False
 
@@ -35,6 +36,19 @@ class LeaseDisk:
         if (lease := self._leases.get((kind, shard))) is not None:
             lease.ends_s += seconds
 
+    def start_over(self) -> None:
+        """Give every lease that still runs its whole time again, as etcd does when it was started
+        anew or has another leader.
+        """
+        now_s = self._runtime.monotonic_s()
+        for lease in self._leases.values():
+            if now_s < lease.ends_s:
+                lease.ends_s = now_s + lease.ttl_s
+
+    def lose(self) -> None:
+        """Forget every key, marks of release and all, unknown to the owners."""
+        self._leases.clear()
+
     def view(self, key: _Key) -> LeaseView:
         """The key as it is now.
 
@@ -52,14 +66,15 @@ class LeaseDisk:
         holder = self.view(key).holder
         if holder not in {"", owner}:
             return NotApplied(Refusal.CONFLICT, "another owner holds the key")
-        self._leases[key] = _Lease(owner, self._runtime.monotonic_s() + ttl_s)
+        self._leases[key] = _Lease(owner, ttl_s, self._runtime.monotonic_s() + ttl_s)
         return Applied(None)
 
     def renew(self, key: _Key, owner: str, ttl_s: float) -> Outcome[None]:
         """See `ports.lease.LeasePort`."""
         lost = self._not_held(key, owner)
         if lost is None:
-            self._leases[key].ends_s = self._runtime.monotonic_s() + ttl_s
+            lease = self._leases[key]
+            lease.ttl_s, lease.ends_s = ttl_s, self._runtime.monotonic_s() + ttl_s
             return Applied(None)
         return lost
 

@@ -51,8 +51,11 @@ class Topic:
         partitions: int,
         retention_ms: int | None,
         max_record_bytes: int | None,
+        *,
+        produces_by_id: bool,
     ) -> None:
         self._runtime = runtime
+        self._produces_by_id = produces_by_id
         self._partitions = [_Partition() for _ in range(partitions)]
         self._exists = True
         self.cluster_id = self._new_id()
@@ -106,8 +109,14 @@ class Topic:
             raise LogFault(LogFaultKind.MISSING, f"there is no partition {number}")
         return self._partitions[number]
 
-    def append(self, record: ProduceRecord) -> Outcome[None]:
-        """Append one record at the engine's time, which never goes back within a partition."""
+    def append(self, record: ProduceRecord, topic_id: str) -> Outcome[None]:
+        """Append one record at the engine's time, which never goes back within a partition.
+
+        `topic_id` is the topic that its producer was opened for. A broker that is told it (Kafka
+        from 4.1 on) takes nothing for another one; an older one goes by the name, and does.
+        """
+        if self._produces_by_id and topic_id != self.topic_id:
+            return NotApplied(Refusal.UNREACHABLE, "the topic was re-created")
         if not self._exists or not 0 <= record.partition < len(self._partitions):
             return NotApplied(Refusal.NOT_FOUND, "there is no such topic or partition")
         limit = self.settings.max_record_bytes
@@ -145,6 +154,7 @@ class MemoryProducer:
 
     def __init__(self, topic: Topic, wire: Wire) -> None:
         self._topic = topic
+        self._topic_id = topic.topic_id
         self._wire = wire
         self._spent = False
 
@@ -167,7 +177,7 @@ class MemoryProducer:
 
     async def _append(self, record: ProduceRecord) -> Outcome[None]:
         return await self._wire.step(
-            "produce", record.partition, lambda: self._topic.append(record), record
+            "produce", record.partition, lambda: self._topic.append(record, self._topic_id), record
         )
 
     async def close(self) -> None:
