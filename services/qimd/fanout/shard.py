@@ -71,9 +71,8 @@ class Shard:
         for listed in pending:
             outbox = self._outboxes.get(listed.key)
             if outbox is None:
-                if self._tails.get(listed.key, 0) >= listed.head_version:
-                    # Dispatched while the list was on its way.
-                    continue
+                # What was dispatched here is listed if that came about while the list was on its
+                # way, or if the store has lost the progress: the claim tells.
                 self._tails.pop(listed.key, None)
                 outbox = Outbox.inherited(
                     listed.key, listed.dispatched_through, listed.head_version

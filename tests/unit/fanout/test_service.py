@@ -386,6 +386,20 @@ async def test_a_late_write_that_nobody_told_is_found_and_dispatched(world: Worl
     assert await world.delivered(BOB) == [1, 2]
 
 
+async def test_progress_that_the_store_has_lost_is_stored_again(world: World, node: Node) -> None:
+    await node.send(text("m1"))
+    world.cluster.sync_store()
+    await node.until_dispatched()
+    world.cluster.lose_store_tail()
+    assert (await node.state()).dispatched_through == 1
+    for _ in range(int(RESCAN_INTERVAL_S) + 2):
+        await world.runtime.advance(1)
+        node.renew()
+    assert (await node.state()).dispatched_through == 2
+    assert await world.delivered(BOB) == [1, 2]
+    assert len(await world.records()) > 2, "it is sent again, for the mailbox to absorb"
+
+
 async def test_a_late_write_is_dispatched_before_what_is_committed_behind_it(
     world: World,
 ) -> None:
