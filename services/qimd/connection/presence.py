@@ -95,7 +95,7 @@ class Presence:
         self._flush_spawned = False
         hinted, self._hinted = self._hinted, []
         recorded, self._recorded = self._recorded, []
-        entries = 0
+        entries = streams = 0
         # Keyed by the identities of the shared bytes, which `told` keeps alive for as long.
         made: dict[tuple[int, ...], tuple[list[bytes], list[EncodedFrame]]] = {}
         for link in hinted:
@@ -108,12 +108,13 @@ class Presence:
             for frame in made[same][1]:
                 link.send(frame)
             entries += len(told)
+            streams += 1
         self._metrics.stage_entries_total.labels("push").inc(entries)
         self._metrics.stage_latency_seconds.labels("push").observe(
             self._runtime.monotonic_s() - started_s
         )
-        if recorded:
-            self._spans.stage(PUSHED, self._hinted_at_s, traced(recorded), streams=len(hinted))
+        if recorded and streams:
+            self._spans.stage(PUSHED, self._hinted_at_s, traced(recorded), streams=streams)
 
 
 def _put(links: _Links, device: DeviceKey, link: Link) -> Link | None:
