@@ -14,7 +14,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,19 @@ class Gate:
     hint: str = ""
     # The output of a long gate is shown as it comes; that of a short one only if it fails.
     live: bool = False
+    # Runs while the live gate does, which leaves the cores idle for much of its time, and yields
+    # to it.
+    beside: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a gate; its output, if it failed and was not shown as it came."""
+
+    gate: Gate
+    holds: bool
+    seconds: float
+    output: str
 
 
 def released_version(image: Path) -> tuple[int, ...]:
@@ -97,8 +111,8 @@ def simulator_gates() -> list[Gate]:
     """Return the runs of the simulator: worlds that must hold, and mutants that must not."""
     simulate = ("python", "-m", "tests.sim", "--seeds", "2000")
     return [
-        Gate("worlds", (simulate,), "make sim SEED=k", live=True),
-        Gate("mutants", ((*simulate, "--mutants"),), live=True),
+        Gate("worlds", (simulate,), "make sim SEED=k", beside=True),
+        Gate("mutants", ((*simulate, "--mutants"),), beside=True),
     ]
 
 
@@ -106,7 +120,8 @@ def fuzz_gates() -> list[Gate]:
     """Return a short run of the fuzzers, where the machine has one."""
     if importlib.util.find_spec("atheris") is None:
         return []
-    return [Gate("fuzz", (("python", "-m", "tests.fuzz", "--seconds", "30"),), "make fuzz")]
+    command = ("python", "-m", "tests.fuzz", "--seconds", "30")
+    return [Gate("fuzz", (command,), "make fuzz", beside=True)]
 
 
 def not_installed() -> list[str]:
@@ -124,13 +139,13 @@ def not_installed() -> list[str]:
     return missing
 
 
-def run(gate: Gate) -> bool:
-    """Run one gate and print one line for it, preceded by its output if it failed."""
+def run(gate: Gate) -> Verdict:
+    """Run a gate's commands."""
     started = time.monotonic()
     failed: subprocess.CompletedProcess[str] | None = None
     for command in gate.commands:
         done = subprocess.run(
-            command,
+            ("nice", "-n", "19", *command) if gate.beside else command,
             cwd=TOP,
             text=True,
             check=False,
@@ -141,12 +156,35 @@ def run(gate: Gate) -> bool:
         if done.returncode != 0:
             failed = done
             break
-    if failed is not None and failed.stdout:
-        print(failed.stdout.rstrip())
-    hint = f"  (try: {gate.hint})" if failed is not None and gate.hint else ""
-    verdict = "ok  " if failed is None else "FAIL"
-    print(f"{verdict}  {gate.name:<16}{time.monotonic() - started:6.1f} s{hint}", flush=True)
-    return failed is None
+    output = failed.stdout if failed is not None and failed.stdout else ""
+    return Verdict(gate, failed is None, time.monotonic() - started, output)
+
+
+def tell(verdict: Verdict) -> None:
+    """Print one line for a gate, preceded by its output if it failed."""
+    if verdict.output:
+        print(verdict.output.rstrip())
+    hint = f"  (try: {verdict.gate.hint})" if not verdict.holds and verdict.gate.hint else ""
+    word = "ok  " if verdict.holds else "FAIL"
+    print(f"{word}  {verdict.gate.name:<16}{verdict.seconds:6.1f} s{hint}", flush=True)
+
+
+def run_all(gates: Sequence[Gate]) -> list[Verdict]:
+    """Run gates in order, and those that run beside the live one in the order of their own."""
+    verdicts: list[Verdict] = []
+    beside = [gate for gate in gates if gate.beside]
+    with ThreadPoolExecutor(1) as pool:
+        running: Iterable[Verdict] = ()
+        for gate in gates:
+            if gate.live:
+                running = pool.map(run, beside)
+            if not gate.beside:
+                verdicts.append(run(gate))
+                tell(verdicts[-1])
+        for verdict in running:
+            verdicts.append(verdict)
+            tell(verdict)
+    return verdicts
 
 
 def main(groups: Sequence[str]) -> int:
@@ -168,7 +206,7 @@ def main(groups: Sequence[str]) -> int:
         gates.append(test_gate(groups))
     if "test" in groups:
         gates += simulator_gates() + fuzz_gates()
-    failed = [gate.name for gate in gates if not run(gate)]
+    failed = [verdict.gate.name for verdict in run_all(gates) if not verdict.holds]
 
     print()
     print(f"{len(gates) - len(failed)} of {len(gates)} gates hold")
