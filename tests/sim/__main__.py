@@ -22,8 +22,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.sim import coverage
+from tests.sim.drawing import draw
 from tests.sim.mutants import MUTANTS
-from tests.sim.plan import Plan, draw
+from tests.sim.plan import Plan
 from tests.sim.shrink import Shrinker, described, kind_of
 from tests.sim.tokens import read_tokens_once
 from tests.sim.trace import Detail

@@ -18,7 +18,7 @@ from qimd.core.outcome import Applied
 from qimd.core.parameters import LANES
 from qimd.core.records import ConversationKey, Event, EventKind, UserKey
 from qimd.core.routing import RoutingTable
-from qimd.core.seq import SEQ_NONE, MailboxSeq
+from qimd.core.seq import SEQ_NONE, MailboxSeq, epoch_of, offset_of
 from qimd.ports.log import ProduceRecord
 from qimd.ports.mailbox import ApplyStep
 from qimd.ports.store import CommitStep, ConversationState, Progress, ShardKind
@@ -34,6 +34,8 @@ class Checks:
         self._table = table
         self._violate = violate
         self._claimed: dict[ConversationKey, int] = {}
+        self._epochs: dict[tuple[ShardKind, int], int] = {}
+        """The largest epoch of each shard that was ever given."""
         self._committed: dict[bytes, None] = {}
         self._opened: dict[int, int] = {}
         self._applied: dict[bytes, None] = {}
@@ -55,7 +57,7 @@ class Checks:
             case "advance" if isinstance(call.content, Progress):
                 self._advance(caller, call.content)
             case "raise_epoch" if isinstance(value, int) and isinstance(call.key, tuple):
-                caller.granted.setdefault(call.key, []).append(value)
+                self._granted(caller, call.key, value)
             case "produce" if isinstance(call.content, ProduceRecord):
                 self._produce(caller, call.content)
             case "open_shard" if isinstance(call.key, int):
@@ -65,7 +67,7 @@ class Checks:
             case _:
                 pass
 
-    def tail_lost(self) -> None:
+    def tail_is_lost(self) -> None:
         """The mailbox is about to be as it was at its last sync: terms that were opened since are
         unknown to it, and W goes back. Who was told of an event keeps its number all the same.
         """
@@ -75,7 +77,24 @@ class Checks:
                 reached = self._reached.get((number, lane), SEQ_NONE)
                 self._reached[number, lane] = max(reached, shard.watermark(lane))
 
+    def tail_was_lost(self) -> None:
+        """The store is as it was: claims and progress behind its last commit are unknown to it."""
+        for key, stored in self._cluster.conversations.conversations.items():
+            self._claimed[key] = stored.state.fencing_epoch
+            self._advanced[key] = stored.state.dispatched_through
+
     # --- the writer ---
+
+    def _granted(self, caller: SimNetwork, shard: tuple[ShardKind, int], epoch: int) -> None:
+        known = caller.granted.setdefault(shard, [])
+        largest = self._epochs.get(shard, 0)
+        if epoch <= largest and epoch not in known:
+            self._violate(
+                f"{caller.name} was given epoch {epoch} of {shard[0].value} shard {shard[1]}, "
+                f"where {largest} was given before"
+            )
+        self._epochs[shard] = max(largest, epoch)
+        known.append(epoch)
 
     def _commit(self, step: CommitStep) -> None:
         if step.request_id in self._committed:
@@ -145,6 +164,26 @@ class Checks:
                 f"a mailbox commit of term {step.term} landed in shard {step.shard}, which "
                 f"term {opened} has opened"
             )
+        self._of_its_log(step)
+
+    def _of_its_log(self, step: ApplyStep) -> None:
+        """What is read from a log that was made anew was produced to it, and not to the old one by
+        a producer that noticed nothing.
+        """
+        topic, shard = self._cluster.topic, self._cluster.mailbox.shards[step.shard]
+        boundary = shard.boundaries[-1]
+        if not topic.generation or boundary.log_identity != topic.identity().text:
+            return
+        partition = topic.partition(step.shard)
+        for record in step.records:
+            if epoch_of(record.seq) == boundary.shard_epoch:
+                stored = partition.records[offset_of(record.seq) - partition.low]
+                message = GroupDispatch.FromString(stored.value)
+                if message.log_identity != boundary.log_identity:
+                    self._violate(
+                        f"shard {step.shard} has taken a record of log {message.log_identity} for "
+                        f"one of its own, {boundary.log_identity}"
+                    )
 
     def pushed(self, user: UserKey, frame: ServerFrame) -> None:
         """A frame leaves a server: a push may only speak of what W covers durably."""

@@ -8,7 +8,7 @@ renamed call, say) would otherwise pass for a system that stands it.
 from collections import Counter
 from typing import Final
 
-from tests.sim.plan import CRASH_STEPS, Blow, Fate
+from tests.sim.plan import CRASH_STEPS, ROOM_STEPS, Blow, Fate
 
 GATE_SEEDS: Final = 2_000
 """From so many seeds on, coverage is demanded."""
@@ -19,6 +19,8 @@ FAULTS: Final = (
     "a block was refused",
     "a frozen owner wakes amid its successor's work",
     "another's cursor was tried",
+    "the log is lost amid a run",
+    *(f"no room for {step}" for step in ROOM_STEPS),
 )
 
 CRASH_POINTS: Final = tuple(

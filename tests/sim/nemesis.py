@@ -6,7 +6,7 @@ are the crash points; which of them a run met is counted by `World.saw`.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tests.sim.plan import LOSING, Blow, Fate, Strike
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from tests.sim.servers import Server
     from tests.sim.world import World
 
-_BEFORE: Final = frozenset({Blow.KILL_BEFORE, Blow.FREEZE_BEFORE})
+T = TypeVar("T")
+
+_BEFORE: Final = frozenset({Blow.KILL_BEFORE, Blow.FREEZE_BEFORE, Blow.LOG_LOST})
 _AFTER: Final = frozenset({Blow.KILL_AFTER, Blow.FREEZE_AFTER})
 _KILLS: Final = frozenset({Blow.KILL_BEFORE, Blow.KILL_AFTER})
 
@@ -27,7 +29,16 @@ RESTART_S: Final = 0.7
 """How long a process that died stays away, at least."""
 
 SYNC_S: Final = 0.8
-"""How often the mailbox and the projection reach their disks, in a world with a power failure."""
+"""How often engines reach their disks, in a world in which they lose what they have not synced."""
+
+
+_TAKES_NO_ROOM: Final = frozenset(
+    {"renew", "expire_buckets", "expire_idempotency", "drop_kept", "fold_marks", "apply_fence",
+     "project_fence", "restore_fence"}
+)  # fmt: skip
+"""What an engine still does that has no room: Redis what frees some or only looks, etcd what renews
+a lease.
+"""
 
 
 class Nemesis:
@@ -43,8 +54,10 @@ class Nemesis:
         self._frozen: list[tuple[Server, Strike]] = []
         self._poisoned: list[tuple[int, int]] = []
         self._log_fate: Fate | None = None
+        self._full: list[str] = []
+        """Engines without room."""
         self.loses_tails = any(strike.blow in LOSING for strike in strikes)
-        """Whether mailbox and projection write behind their acknowledgements in this world."""
+        """Whether engines write behind their acknowledgements in this world."""
 
     # --- blows at a time ---
 
@@ -56,7 +69,7 @@ class Nemesis:
             await asyncio.sleep(max(0.0, strike.at_s - self._world.loop.now_s))
             if self._world.healed:
                 return
-            if strike.blow in _BEFORE or strike.blow in _AFTER:
+            if strike.step:
                 self.armed[strike] = 0
             else:
                 self._world.loop.world.spawn(self._deal(strike), "strike")
@@ -77,32 +90,33 @@ class Nemesis:
                 await self._bring_back(server, strike.for_s)
             case Blow.PARTITION:
                 wall = (strike.node, strike.engine, strike.nth > 1)
-                self._walls.append(wall)
-                await asyncio.sleep(strike.for_s)
-                self._walls.remove(wall)
+                await self._lasting(self._walls, [wall], strike.for_s)
             case Blow.LEASE_EARLY:
                 for kind in ShardKind:
                     world.cluster.leases.end_early(kind, strike.shard)
             case Blow.LEASE_LATE:
                 for kind in ShardKind:
                     world.cluster.leases.end_late(kind, strike.shard, strike.amount)
+            case Blow.LEASES_OVER:
+                world.cluster.leases.start_over()
+            case Blow.LEASES_LOST:
+                world.cluster.leases.lose()
+            case Blow.FULL:
+                await self._lasting(self._full, strike.engine.split("+"), strike.for_s)
             case Blow.CLOCK_BACK:
                 server.clock.step_ms -= round(strike.amount * 1000)
             case Blow.CLOCK_AHEAD:
                 server.clock.step_ms += round(strike.amount * 1000)
             case Blow.POISON:
                 lane = world.lane_of_user(strike.lane)
-                self._poisoned.append(lane)
-                await asyncio.sleep(strike.for_s)
-                self._poisoned.remove(lane)
+                await self._lasting(self._poisoned, [lane], strike.for_s)
             case Blow.LOG_REFUSES | Blow.LOG_FORGETS:
                 refuses = strike.blow is Blow.LOG_REFUSES
                 self._log_fate = Fate.REFUSE if refuses else Fate.LOSE_CALL
                 await asyncio.sleep(strike.for_s)
                 self._log_fate = None
             case Blow.LOG_LOST:
-                world.log_lost = True
-                world.cluster.topic.recreate()
+                world.lose_log()
             case Blow.POWER:
                 await self._power_failure()
             case Blow.TAIL:
@@ -112,6 +126,13 @@ class Nemesis:
                     one.cut_streams()
             case Blow.KILL_BEFORE | Blow.KILL_AFTER | Blow.FREEZE_BEFORE | Blow.FREEZE_AFTER:
                 raise ValueError("dealt at a step, not at a time")
+
+    async def _lasting(self, trouble: list[T], added: list[T], for_s: float) -> None:
+        """Add to what is in trouble, for a while or until all is healed."""
+        trouble += added
+        await asyncio.sleep(for_s)
+        for one in added if trouble else ():
+            trouble.remove(one)
 
     async def _freeze(self, server: "Server", strike: Strike) -> None:
         server.freeze()
@@ -135,6 +156,7 @@ class Nemesis:
     async def _sync(self) -> None:
         while not self._world.healed:
             self._world.cluster.sync()
+            self._world.cluster.sync_store()
             await asyncio.sleep(SYNC_S)
 
     async def _power_failure(self) -> None:
@@ -178,6 +200,9 @@ class Nemesis:
             world.saw_text(f"crash {side} {strike.step}")
             server.kill()
             world.loop.world.spawn(self._bring_back(server, strike.for_s), "restart")
+        elif strike.blow is Blow.LOG_LOST:
+            world.saw_text("the log is lost amid a run")
+            world.lose_log()
         else:
             world.saw_text(f"freeze {side} {strike.step}")
             world.loop.world.spawn(self._freeze(server, strike), "freeze")
@@ -199,6 +224,9 @@ class Nemesis:
         for node, walled, one_way in self._walls:
             if node == server.index and walled == engine:
                 return Fate.LOSE_REPLY if one_way else Fate.LOSE_CALL
+        if engine in self._full and call.mutates and call.op not in _TAKES_NO_ROOM:
+            self._world.saw_text(f"no room for {call.op}")
+            return Fate.NO_SPACE
         if self._log_fate is not None and call.op in {"produce", "open_producer"}:
             return self._log_fate
         return None
@@ -221,5 +249,6 @@ class Nemesis:
         self._walls.clear()
         self._poisoned.clear()
         self._log_fate = None
+        self._full.clear()
         for server, strike in list(self._frozen):
             self._wake(server, strike)

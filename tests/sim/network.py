@@ -14,11 +14,13 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from tests.sim.leases import Held
 from tests.sim.plan import Fate, Weather
 
 from qimd.adapters.memory import Call, Lost, Refused
 from qimd.core.errors import QimError
 from qimd.core.outcome import Refusal
+from qimd.core.parameters import LeaseParameters
 from qimd.ports.log import LogFault
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ ENGINE_OF: Final = {
 }  # fmt: skip
 """Which engine serves an operation; what is not here is the store's."""
 
-_CUT_OFF: Final = frozenset({"mailbox", "projection"})
+_CUT_OFF: Final = frozenset({"store", "mailbox", "projection"})
 """Engines that lose, with their tail, what was on its way to them."""
 
 TIMEOUT_MIN_S: Final = 0.1
@@ -69,11 +71,17 @@ class SimNetwork:
     """One incarnation's way to the engines."""
 
     def __init__(
-        self, world: "World", server: "Server", weather: Weather, chance: random.Random
+        self,
+        world: "World",
+        server: "Server",
+        weather: Weather,
+        lease: LeaseParameters,
+        chance: random.Random,
     ) -> None:
         self.name = server.name
         self.granted: dict[object, list[int]] = {}
         """The epochs that this incarnation was given, by (kind, shard)."""
+        self._held = Held(server.name, lease, lambda: world.loop.now_s, world.violate)
         self._world = world
         self._server = server
         self._chance = chance
@@ -87,9 +95,16 @@ class SimNetwork:
 
     async def call(self, call: Call, effect: Callable[[], T]) -> T | Refused | Lost:
         """See `adapters.memory.Network`."""
+        sent_s = self._world.loop.now_s
+        self._held.leaves(call)
+        reply = await self._carried(call, effect)
+        self._held.heard(call, sent_s, reply)
+        return reply
+
+    async def _carried(self, call: Call, effect: Callable[[], T]) -> T | Refused | Lost:
         nemesis = self._world.nemesis
         sent: Callable[[], T | Lost] = effect
-        if nemesis.loses_tails and ENGINE_OF.get(call.op) in _CUT_OFF:
+        if nemesis.loses_tails and ENGINE_OF.get(call.op, "store") in _CUT_OFF:
             sent = self._unless_cut(effect)
         if nemesis.armed and nemesis.strikes_before(self._server, call.op):
             # A killed process is never resumed; a frozen one sends its call once it wakes.

@@ -131,7 +131,7 @@ class Server:
         self._runtime = SimRuntime(
             self.process, self.clock, stream(seed, "runtime", self.name), world.defect
         )
-        network = SimNetwork(world, self, world.plan.weather, stream(seed, "net", self.name))
+        network = SimNetwork(world, self, world.plan.weather, LEASE, stream(seed, "net", self.name))
         self.backends = world.cluster.open(self._runtime, network)
         self.metrics.append(Metrics())
         self.node = Node(

@@ -112,7 +112,9 @@ def described(plan: Plan) -> Iterator[str]:
         f"world    {shape.nodes} servers (recipients a record: "
         f"{', '.join(map(str, shape.chunks))}), {shape.writer_shards} writer and "
         f"{shape.mailbox_shards} mailbox shards, {shape.tenants} tenants, {shape.users} users, "
-        f"{shape.conversations} conversations" + (", torn mailbox steps" if shape.torn else "")
+        f"{shape.conversations} conversations"
+        + (", torn mailbox steps" if shape.torn else "")
+        + (", produces by topic id" if shape.by_id else "")
     )
     rates = [f"{fate.value} {rate:.1%}" for fate, rate in plan.weather.rates if rate]
     yield f"weather  {', '.join(rates) or 'calm'}" + (

@@ -3,7 +3,8 @@
 from collections import Counter
 from functools import cache
 
-from tests.sim.plan import CRASH_STEPS, READERS, Act, Blow, Plan, draw
+from tests.sim.drawing import READERS, draw
+from tests.sim.plan import CRASH_STEPS, DISKS, LOSING, Act, Blow, Plan
 
 TORN_STEPS = {"apply_marks", "apply_entries", "apply_progress", "apply_watermark"}
 
@@ -50,4 +51,17 @@ def test_every_crash_point_is_drawn_several_times() -> None:
 def test_a_world_that_loses_its_log_loses_no_tail_of_a_mailbox_besides() -> None:
     for plan in plans():
         blows = {strike.blow for strike in plan.strikes}
-        assert not {Blow.LOG_LOST, Blow.POWER} <= blows
+        assert Blow.LOG_LOST not in blows or not blows & LOSING
+
+
+def test_a_log_is_lost_at_a_time_or_amid_a_run_of_records() -> None:
+    lost = [one for plan in plans() for one in plan.strikes if one.blow is Blow.LOG_LOST]
+    amid = [strike for strike in lost if strike.step]
+    assert 20 < len(amid) < len(lost) - 20
+    assert {strike.step for strike in amid} == {"produce"}
+    assert all(strike.nth > 1 for strike in amid)
+
+
+def test_an_engine_without_room_is_one_that_has_a_disk_to_fill() -> None:
+    full = {one.engine for plan in plans() for one in plan.strikes if one.blow is Blow.FULL}
+    assert full == set(DISKS)

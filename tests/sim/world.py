@@ -65,6 +65,9 @@ _QUIET: Final = frozenset(
 )  # fmt: skip
 """Calls that a timeline is easier to read without."""
 
+_NEVER_LOST: Final = frozenset({"create_conversation", "commit", "raise_epoch"})
+"""Behind each of these the store syncs: a promise stands on what it wrote (docs/engines.md)."""
+
 
 @dataclass(slots=True)
 class Result:
@@ -110,7 +113,7 @@ class World:
         self.healed = False
         self.finale = False
         self.outages = 0
-        """How often the mailbox's and the projection's engine has lost its tail."""
+        """How often engines have lost their tail."""
         self.log_lost = False
         self.on_their_way = 0
         """Calls that may still land, although nobody waits for them."""
@@ -121,7 +124,10 @@ class World:
             self.engine, Clock(self.loop, 0.0), stream(plan.seed, "engine"), self.defect
         )
         self.cluster = MemoryCluster(
-            engine_runtime, partitions=shape.mailbox_shards, torn_mailbox=shape.torn
+            engine_runtime,
+            partitions=shape.mailbox_shards,
+            torn_mailbox=shape.torn,
+            produces_by_id=shape.by_id,
         )
         self.ledger = Ledger()
         self.model = Model(self.cluster)
@@ -193,10 +199,17 @@ class World:
         ]
 
     def lose_tail(self) -> None:
-        """The mailbox's and the projection's engine starts anew, as it was at its last sync."""
-        self.checks.tail_lost()
+        """All engines but leases and log start anew, as they were at their last sync."""
+        self.checks.tail_is_lost()
         self.cluster.lose_tail()
+        self.cluster.lose_store_tail()
+        self.checks.tail_was_lost()
         self.outages += 1
+
+    def lose_log(self) -> None:
+        """The log is made anew, with nothing in it."""
+        self.log_lost = True
+        self.cluster.topic.recreate()
 
     # --- what parts report ---
 
@@ -218,6 +231,8 @@ class World:
         self.trace.call(self.loop.now_s, caller.name, call, reply, shown=shown)
         self.checks.landed(caller, call, reply)
         self.nemesis.landed(server, call.op)
+        if self.nemesis.loses_tails and call.op in _NEVER_LOST:
+            self.cluster.sync_store()
 
     def violate(self, what: str) -> None:
         """A promise is broken: the run is over."""
