@@ -21,6 +21,10 @@ Configs = Mapping[str, str | None]
 _NOT_ALLOWED: Final = {TopicAuthorizationFailedError.errno, ClusterAuthorizationFailedError.errno}
 
 
+class NotAllowed(Exception):
+    """The cluster does not let us see the settings of something."""
+
+
 class Resource(IntEnum):
     """Kafka's numbers for what has a configuration."""
 
@@ -33,8 +37,8 @@ async def describe(
 ) -> Configs:
     """The values of `keys`, of a broker's only by that broker (`node`) itself.
 
-    A key that the cluster does not know, or does not let us see, is absent. Raises
-    LogFault(MISSING), QimError(UNAVAILABLE).
+    A key that the cluster does not know is absent. Raises NotAllowed, LogFault(MISSING),
+    QimError(UNAVAILABLE).
     """
     request = DescribeConfigsRequest([(resource, name, list(keys))])
     reply = await (brokers.ask(node, request) if node else brokers.ask_any(request))
@@ -42,7 +46,7 @@ async def describe(
     if code == UnknownTopicOrPartitionError.errno:
         raise LogFault(LogFaultKind.MISSING, f"there is no topic {name}")
     if code in _NOT_ALLOWED:
-        return {}
+        raise NotAllowed(f"the right to it is missing on the {resource.name.lower()} {name}")
     if code != NoError.errno:
         raise refused(code, f"the settings of {name}")
     return {key: value for key, value, *_ in entries}

@@ -11,7 +11,14 @@ from typing import Any, Final
 
 from aiokafka.protocol.admin import ApiVersionRequest
 
-from qimd.adapters.kafka.configs import Configs, Resource, describe, log_settings, number
+from qimd.adapters.kafka.configs import (
+    Configs,
+    NotAllowed,
+    Resource,
+    describe,
+    log_settings,
+    number,
+)
 from qimd.adapters.kafka.log import KafkaLog
 from qimd.adapters.kafka.protocol import NEEDED
 from qimd.adapters.kafka.topic import look
@@ -60,6 +67,13 @@ async def gate(log: KafkaLog, demands: Demands) -> None:
 
     Raises LogRefused, LogFault(MISSING), QimError(UNAVAILABLE).
     """
+    try:
+        await _gate(log, demands)
+    except NotAllowed as hidden:
+        raise LogRefused("DescribeConfigs", str(hidden)) from None
+
+
+async def _gate(log: KafkaLog, demands: Demands) -> None:
     judge_versions(_versions(await log.brokers.ask_any(ApiVersionRequest())))
     topic = await look(log.brokers, log.topic)
     if topic.identity.partitions != demands.partitions:

@@ -15,7 +15,7 @@ from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from qimd.adapters.kafka.batches import BATCH_OVERHEAD_BYTES, Cutter
 from qimd.adapters.kafka.brokers import Brokers, Cluster, refused
-from qimd.adapters.kafka.configs import Resource, describe, log_settings
+from qimd.adapters.kafka.configs import NotAllowed, Resource, describe, log_settings
 from qimd.adapters.kafka.producer import KafkaProducer
 from qimd.adapters.kafka.reader import KafkaReader
 from qimd.adapters.kafka.topic import Topic, look
@@ -44,7 +44,11 @@ class KafkaLog:
 
     async def settings(self) -> LogSettings:
         keys = ("retention.ms", "max.message.bytes")
-        return log_settings(await describe(self.brokers, Resource.TOPIC, self.topic, keys))
+        try:
+            configs = await describe(self.brokers, Resource.TOPIC, self.topic, keys)
+        except NotAllowed:
+            configs = {}
+        return log_settings(configs)
 
     async def watermarks(self, partition: int) -> Watermarks:
         return await self._watermarks(await look(self.brokers, self.topic), partition)
