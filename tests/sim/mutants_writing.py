@@ -25,7 +25,12 @@ from qimd.writer import shard as writer_shard
 
 def self_fence_off(put: Patch) -> None:
     """An owner whose renewals fail goes on until it is told that it lost its lease."""
-    put(Term, "may_write", lambda self, now_s: not self.ended)
+    made = Term.__init__
+
+    def init(self: Term, **fields: Any) -> None:
+        made(self, **{**fields, "self_fence_deadline_s": 1e6})
+
+    put(Term, "__init__", init)
 
 
 def absence_not_awaited(put: Patch) -> None:
