@@ -5,7 +5,7 @@ Each keeps a door in clear for the tests' own look at whether it answers.
 
 import ssl
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,13 +23,14 @@ USER: Final = "qim"
 PASSWORD: Final = "open-sesame"
 
 
-def guarded_redis(folder: Path, files: Files) -> tuple[Redis, str]:
-    """A Redis, and where it speaks TLS."""
+def guarded_redis(folder: Path, files: Files, *more: str) -> tuple[Redis, str]:
+    """A Redis, and where it speaks TLS; `more` are flags of its own."""
     port = free_port()
     flags = (
         *("--tls-port", str(port), "--tls-ca-cert-file", str(files.authority)),
         *("--tls-cert-file", str(files.certificate), "--tls-key-file", str(files.key)),
         *("--user", USER, "on", f">{PASSWORD}", "~*", "+@all"),
+        *more,
     )
     return Redis(folder, *flags), f"{HOST}:{port}"
 
@@ -54,7 +55,7 @@ def guarded_etcd(folder: Path, files: Files) -> tuple[Etcd, str]:
 class GuardedKafka(Kafka):
     """A broker with a listener that wants certificates, and one that wants passwords over TLS."""
 
-    def __init__(self, folder: Path, files: Files) -> None:
+    def __init__(self, folder: Path, files: Files, more: Mapping[str, str] | None = None) -> None:
         module = "org.apache.kafka.common.security"
         sasl = "listener.name.sasl_ssl"
         settings = {
@@ -70,6 +71,7 @@ class GuardedKafka(Kafka):
             f"{sasl}.scram-sha-512.sasl.jaas.config": (
                 f"{module}.scram.ScramLoginModule required;"
             ),
+            **(more or {}),
         }
         super().__init__(folder, settings)
         self.listeners |= {name: f"{HOST}:{free_port()}" for name in ("SSL", "SASL_SSL")}

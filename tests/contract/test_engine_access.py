@@ -1,6 +1,8 @@
 """The engines as a deployment has them: entered over TLS, by users with passwords, by settings."""
 
 import asyncio
+import socket
+import ssl
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -36,6 +38,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 NONCE = b"n" * 16
+ADDRESSES = {"redis": "QIM_REDIS", "kafka": "QIM_REDPANDA_BROKERS", "etcd": "QIM_ETCD"}
+"""The setting that says where an engine is."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ class Doors:
 
     addresses: Mapping[str, str]
     """TLS ones, by engine; `sasl` is Kafka's for passwords."""
+    theirs: Files
+    """The engines' own."""
     ours: Files
     strangers: Files
     """Of another authority."""
@@ -102,6 +108,7 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
                 "redis": redis_door,
                 "etcd": etcd_door,
             },
+            theirs=theirs,
             ours=authority.write(folder / "ours", "qim"),
             strangers=Authority().write(folder / "strangers", "qim"),
             password=password,
@@ -190,10 +197,67 @@ async def test_an_engine_refuses_a_certificate_of_another_authority(
 async def test_an_engine_that_speaks_no_tls_is_not_entered_otherwise(
     doors: Doors, name: str
 ) -> None:
-    setting = {"kafka": "QIM_REDPANDA_BROKERS"}.get(name, f"QIM_{name.upper()}")
-    told = await refusal(doors, name, {setting: engines.address(name)})
+    told = await refusal(doors, name, {ADDRESSES[name]: engines.address(name)})
     assert told.startswith(f"--{name}-certificate-authority")
     assert "speaks no TLS" in told
+
+
+@EACH
+async def test_an_engine_whose_certificate_has_another_name_is_refused(
+    doors: Doors, name: str
+) -> None:
+    """The authority signed it, and not for the name that is dialled."""
+    await is_refused_by_another_name(doors, name, doors.addresses[name], {})
+
+
+@pytest.fixture(scope="module")
+def older(doors: Doors) -> Iterator[Mapping[str, str]]:
+    """Redis and Kafka that speak no more than TLS 1.2, by setting. etcd can't be held to it."""
+    redis, redis_door = guarded_redis(
+        doors.folder / "older-redis", doors.theirs, "--tls-protocols", "TLSv1.2"
+    )
+    kafka = GuardedKafka(
+        doors.folder / "older-kafka", doors.theirs, {"ssl.enabled.protocols": "TLSv1.2"}
+    )
+    with redis, kafka:
+        yield {"QIM_REDIS": redis_door, "QIM_REDPANDA_BROKERS": kafka.listeners["SSL"]}
+
+
+async def test_engines_of_tls_1_2_are_entered_by_certificates(
+    doors: Doors, older: Mapping[str, str]
+) -> None:
+    for address in older.values():
+        assert await asyncio.to_thread(version_spoken, doors, address) == "TLSv1.2"
+    await once_round(doors.settings(**older))
+
+
+@pytest.mark.parametrize("name", ["redis", "kafka"])
+async def test_an_engine_of_tls_1_2_whose_certificate_has_another_name_is_refused(
+    doors: Doors, older: Mapping[str, str], name: str
+) -> None:
+    await is_refused_by_another_name(doors, name, older[ADDRESSES[name]], older)
+
+
+async def is_refused_by_another_name(
+    doors: Doors, name: str, address: str, changes: Mapping[str, str]
+) -> None:
+    """Dial an engine by a name that its certificate does not have."""
+    named = address.replace(HOST, "localhost")
+    told = await refusal(doors, name, {**changes, ADDRESSES[name]: named})
+    assert told.startswith(f"--{name}-certificate-authority: {named} shows a certificate")
+    assert "not valid for 'localhost'" in told
+
+
+def version_spoken(doors: Doors, address: str) -> str | None:
+    """What a handshake with it agrees on."""
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cafile=doors.ours.authority)
+    context.load_cert_chain(doors.ours.certificate, doors.ours.key)
+    with (
+        socket.create_connection((host, int(port)), 60) as plain,
+        context.wrap_socket(plain, server_hostname=host) as wrapped,
+    ):
+        return wrapped.version()
 
 
 async def test_a_wrong_password_of_redis_is_refused_and_never_told(doors: Doors) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.engines.deployment import Deployment, Process, deployed
 from tests.e2e.engines.traffic import CONFIG, ROOMS, Traffic
 from tests.engines.process import HOST, free_port
-from tests.support.certificates import Authority, Files
+from tests.support.certificates import Authority, Files, Identity
 
 from qimd.app import secret_file
 from qimd.app.demo_verdict import Verdict
@@ -120,17 +120,31 @@ async def test_nothing_of_a_stranger_passes_though_it_has_all_secrets(
     await traffic.verify()
 
 
-async def test_a_hop_port_answers_nobody_in_clear_nor_without_a_certificate(
+async def test_a_hop_port_answers_those_alone_who_have_a_certificate_of_its_authority(
     certified: Certified,
 ) -> None:
     roles = await certified.start()
+    authority = certified.authority
+    ours, foreign = authority.issue(NAME), Authority().issue(NAME)
     for role in roles:
         address = f"{HOST}:{certified.hop_ports[role]}"
-        trusting = grpc.ssl_channel_credentials(certified.authority.pem)
-        for channel in (
-            grpc.aio.insecure_channel(address),
-            grpc.aio.secure_channel(address, trusting),
-        ):
-            async with channel, asyncio.timeout(60):
-                call = channel.stream_stream(METHOD)()
-                assert await call.code() is grpc.StatusCode.UNAVAILABLE
+        assert await answer_at(address, proven(authority, ours)) is grpc.StatusCode.OK
+        for stranger in (None, proven(authority), proven(authority, foreign)):
+            assert await answer_at(address, stranger) is grpc.StatusCode.UNAVAILABLE
+
+
+def proven(authority: Authority, identity: Identity | None = None) -> grpc.ChannelCredentials:
+    """Trusts the authority, and shows a certificate."""
+    if identity is None:
+        return grpc.ssl_channel_credentials(authority.pem)
+    return grpc.ssl_channel_credentials(authority.pem, identity.key, identity.certificate)
+
+
+async def answer_at(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.StatusCode:
+    """How an exchange ends in which nothing is asked; in clear without credentials."""
+    if credentials is None:
+        channel = grpc.aio.insecure_channel(address)
+    else:
+        channel = grpc.aio.secure_channel(address, credentials)
+    async with channel, asyncio.timeout(60):
+        return await channel.stream_stream(METHOD)(iter(())).code()
