@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -136,7 +137,19 @@ def not_installed() -> list[str]:
     ]
     if importlib.util.find_spec("atheris") is None:
         missing.append("atheris: the fuzzers can't run (wheels exist for Linux alone)")
+    if not mounts_a_disk():
+        missing.append("a small disk: mounting one takes root, so tests of full disks did not run")
     return missing
+
+
+def mounts_a_disk() -> bool:
+    """Return whether tests can have a disk that they may fill (tests/support/disk.py)."""
+    with tempfile.TemporaryDirectory() as folder:
+        mount = ("mount", "-t", "tmpfs", "tmpfs", folder)
+        if subprocess.run(mount, capture_output=True, check=False).returncode:
+            return False
+        subprocess.run(("umount", folder), check=True)
+    return True
 
 
 def run(gate: Gate) -> Verdict:
