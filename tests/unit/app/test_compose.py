@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 from cryptography import x509
+from tests import engines as suites
+from tests.engines.redis import Redis
 
 from qimd.app.engine_access import Access
 from qimd.app.main import main
@@ -21,6 +23,7 @@ from qimd.app.settings import add_flags, load, variable_of
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 SERVICES: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+FOR_SUITES: dict[str, Any] = yaml.safe_load((DEPLOY / "engines.yaml").read_text())["services"]
 ROLES = {
     name: service for name, service in SERVICES.items() if service.get("command", [""])[0] == "run"
 }
@@ -140,6 +143,32 @@ def test_nobody_else_may_read_what_is_prepared(keys: Path) -> None:
         assert not path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO), path
 
 
+def test_the_suites_find_the_engines_that_are_there_for_them() -> None:
+    """deploy/engines.yaml: each where its own head says that the suites should look."""
+    text = (DEPLOY / "engines.yaml").read_text()
+    told = dict(re.findall(r"QIM_TEST_(\w+)=127\.0\.0\.1:(\d+)", text))
+    assert set(told) == {name.upper() for name in suites.ENGINES}
+    places = {name: place for name, place in told.items() if name != "CASSANDRA"}
+    places["SCYLLA"] = told["CASSANDRA"]
+    for name, port in places.items():
+        [published] = FOR_SUITES[name.lower()]["ports"]
+        assert published.startswith(f"127.0.0.1:{port}:"), "on loopback alone"
+    kafka = FOR_SUITES["kafka"]["environment"]
+    assert kafka["KAFKA_ADVERTISED_LISTENERS"] == f"PLAINTEXT://127.0.0.1:{told['KAFKA']}"
+    flags = FOR_SUITES["scylla"]["command"]
+    assert flags[flags.index("--native-transport-port") + 1] == told["CASSANDRA"]
+
+
+def test_redis_keeps_its_word_for_the_suites_as_for_the_services(tmp_path: Path) -> None:
+    own = Redis(tmp_path)
+    own.prepare()
+    ours = [str(part) for part in own.command()]
+    for service in (FOR_SUITES["redis"], SERVICES["redis"]):
+        flags = service["command"]
+        for name in ("--appendonly", "--appendfsync", "--maxmemory-policy", "--save"):
+            assert flags[flags.index(name) + 1] == ours[ours.index(name) + 1], name
+
+
 def test_every_image_is_pinned() -> None:
-    images = {service["image"] for service in SERVICES.values()}
+    images = {service["image"] for service in (*SERVICES.values(), *FOR_SUITES.values())}
     assert all(re.search(r":(local|\d+\.\d+[\w.-]*)$", image) for image in images), images
