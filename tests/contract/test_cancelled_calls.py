@@ -5,8 +5,9 @@ A caller that goes away takes nothing back, and what it was sent must reach nobo
 
 import asyncio
 import random
-import uuid
+import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from tests import engines
@@ -14,6 +15,9 @@ from tests.contract.builders import START_MS, value
 from tests.contract.cassandra_engine import runs_here, shared_driver
 from tests.contract.cassandra_faults import deployment
 from tests.contract.kafka_engine import own_topic
+from tests.engines.etcd import Etcd
+from tests.engines.process import HOST
+from tests.support.sockets import connections_to
 
 from qimd.adapters.etcd import open_etcd
 from qimd.adapters.scylla.session import Session
@@ -80,33 +84,62 @@ async def runtime() -> AsyncIterator[AsyncioRuntime]:
 
 
 @pytest.mark.skipif(engines.address("kafka") is None, reason="Kafka does not run here")
-async def test_kafka_gives_nobody_anothers_answer(runtime: AsyncioRuntime) -> None:
+async def test_kafka_gives_nobody_anothers_answer_and_is_idle_again(
+    runtime: AsyncioRuntime,
+) -> None:
     """F23: a reply to a request that was given up is dropped, and the next one is matched."""
     async with own_topic(runtime) as log:
         producer = await log.open_producer()
         for partition in range(KEYS):
             batch = [ProduceRecord(partition, b"x")] * (partition + 1)
             assert {type(one) for one in await producer.produce(batch)} == {Applied}
+        await producer.close()
 
         async def high(partition: int) -> int:
             return (await log.watermarks(partition)).high
 
+        def under_way() -> int:
+            return sum(len(each._requests) for each in log.brokers._connections.values())
+
         await cancel_a_thousand(high, [1, 2, 3, 4])
+        async with asyncio.timeout(30):
+            while under_way():
+                # Each look is a round trip: what was sent before it is answered by then.
+                await high(0)
+        assert connections_to(engines.address("kafka") or "") == len(log.brokers._connections) == 1
 
 
 @pytest.mark.skipif(engines.address("etcd") is None, reason="etcd does not run here")
-async def test_etcd_gives_nobody_anothers_answer() -> None:
-    """F23: each call is a stream of its own on the one connection."""
-    host, _, port = (engines.address("etcd") or "").rpartition(":")
-    lease = open_etcd(host, int(port), f"/qim-test/{uuid.uuid4().hex}")
-    owners = [f"owner-{shard}" for shard in range(KEYS)]
-    for shard, owner in enumerate(owners):
-        value(await lease.acquire(ShardKind.WRITER, shard, owner, 120))
+async def test_etcd_gives_nobody_anothers_answer_and_is_idle_again(tmp_path: Path) -> None:
+    """F23: each call is a stream of its own on the one connection. etcd counts them."""
+    with Etcd(tmp_path / "etcd") as server:
+        lease = open_etcd(HOST, server.port, "/qim")
+        owners = [f"owner-{shard}" for shard in range(KEYS)]
+        for shard, owner in enumerate(owners):
+            value(await lease.acquire(ShardKind.WRITER, shard, owner, 120))
 
-    async def holder(shard: int) -> str:
-        return (await lease.view(ShardKind.WRITER, shard)).holder
+        async def holder(shard: int) -> str:
+            return (await lease.view(ShardKind.WRITER, shard)).holder
 
-    await cancel_a_thousand(holder, [*owners])
-    for shard, owner in enumerate(owners):
-        value(await lease.release(ShardKind.WRITER, shard, owner))
-    await lease.close()
+        await cancel_a_thousand(holder, [*owners])
+        async with asyncio.timeout(30):
+            while await asyncio.to_thread(calls_under_way, server):
+                await holder(0)
+        assert connections_to(server.address) == 1
+        for shard, owner in enumerate(owners):
+            value(await lease.release(ShardKind.WRITER, shard, owner))
+        await lease.close()
+
+
+def calls_under_way(server: Etcd) -> float:
+    """What the server has begun and not ended, of the calls that a lease's owner makes."""
+    with urllib.request.urlopen(f"http://{server.address}/metrics", timeout=5) as answer:
+        lines = answer.read().decode().splitlines()
+    begun = ended = 0.0
+    for line in lines:
+        if 'grpc_service="etcdserverpb.' in line and 'grpc_type="unary"' in line:
+            number = float(line.rpartition(" ")[2])
+            begun += number if line.startswith("grpc_server_started_total") else 0
+            ended += number if line.startswith("grpc_server_handled_total") else 0
+    assert begun > CANCELS / 2
+    return begun - ended
