@@ -12,11 +12,13 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial, reduce
 from hashlib import sha1
 from pathlib import Path
 from typing import Any, Final
+
+from aetcd import Client as EtcdClient
 
 import qimd.adapters.redis.conversations as redis_conversations
 import qimd.app.main
@@ -86,29 +88,37 @@ class _Around:
 
 
 class _Noted(_Around):
-    """Conversations whose fenced steps leave a line each: which, of whom, when it began, and how it
-    came out.
+    """Conversations whose fenced steps leave a line each: which, under which epoch, of whom, when
+    it began, and how it came out.
     """
 
     async def commit(self, step: Any) -> Outcome[Any]:
-        began_s = time.monotonic()
-        return _noted("commit", step.key, began_s, await self._inner.commit(step))
+        began = _Begun("commit", step.epoch)
+        return began.noted(step.key, await self._inner.commit(step))
 
     async def claim(self, shard: int, epoch: int, key: Any) -> Outcome[Any]:
-        began_s = time.monotonic()
-        return _noted("claim", key, began_s, await self._inner.claim(shard, epoch, key))
+        began = _Begun("claim", epoch)
+        return began.noted(key, await self._inner.claim(shard, epoch, key))
 
     async def advance(self, shard: int, epoch: int, progress: Sequence[Any]) -> Sequence[Any]:
-        began_s = time.monotonic()
+        began = _Begun("advance", epoch)
         outcomes = await self._inner.advance(shard, epoch, progress)
         for one, outcome in zip(progress, outcomes, strict=True):
-            _noted("advance", one.key, began_s, outcome)
+            began.noted(one.key, outcome)
         return outcomes  # type: ignore[no-any-return]
 
 
-def _noted(step: str, key: Any, began_s: float, outcome: Outcome[Any]) -> Outcome[Any]:
-    _note(step=step, room=key.conversation, began_s=began_s, outcome=type(outcome).__name__)
-    return outcome
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A fenced step that is under way."""
+
+    step: str
+    epoch: int
+    began_s: float = field(default_factory=time.monotonic)
+
+    def noted(self, key: Any, outcome: Outcome[Any]) -> Outcome[Any]:
+        _note(**asdict(self), room=key.conversation, outcome=type(outcome).__name__)
+        return outcome
 
 
 class _DiesBeforeProgress(_Around):
@@ -207,6 +217,23 @@ async def _finds_itself(router: Router, *_about: object) -> str:
     return router._address
 
 
+def _late_keepalives() -> None:
+    """Once thrown, leases end while their keepalives are on the way: etcd answers these without an
+    error, and with a time to live of 0.
+    """
+    keep = EtcdClient.refresh_lease
+
+    async def late(client: Any, lease_id: int) -> Any:
+        if not _thrown("late"):
+            return await keep(client, lease_id)
+        await client.revoke_lease(lease_id)
+        reply = await keep(client, lease_id)
+        _note(step="keepalive", ttl_s=reply.TTL, at_s=time.monotonic())
+        return reply
+
+    EtcdClient.refresh_lease = late
+
+
 def _without_checkpoint_1() -> None:
     """Once thrown, the scripts of the writer's steps compare no epoch."""
     for name in ("_COMMIT", "_CLAIM"):
@@ -273,6 +300,7 @@ BUILDS: Final[dict[str, Callable[[], None]]] = {
     ),
     "held-log": lambda: _change_ports(lambda ports: replace(ports, log=_HeldLog(ports.log))),
     "believes": _believes,
+    "late-keepalives": _late_keepalives,
     "stepped-clock": _stepped_clock,
     "checkpoint-1-switch": _without_checkpoint_1,
     "checkpoint-2-switch": _without_checkpoint_2,

@@ -344,12 +344,17 @@ class Deployment:
 
     def admin_of(self, process: Process) -> AdminClient:
         """Administration calls to this very process."""
-        return AdminClient(process.grpc, secret_file.read(self._secrets).admin_token)
+        return AdminClient(process.grpc, self.admin_token)
+
+    @property
+    def admin_token(self) -> str:
+        """What administration calls carry."""
+        return secret_file.read(self._secrets).admin_token
 
     @property
     def admin_metadata(self) -> tuple[tuple[str, str], ...]:
         """Metadata of an administration call."""
-        return (("authorization", f"Bearer {secret_file.read(self._secrets).admin_token}"),)
+        return (("authorization", f"Bearer {self.admin_token}"),)
 
     async def administrate(self, call: Callable[[AdminClient], R]) -> R:
         """An administration call that may be made twice, to whichever process can answer it now."""

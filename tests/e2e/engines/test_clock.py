@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from tests.e2e.engines.builds import step_clock
 from tests.e2e.engines.deployment import Deployment
-from tests.e2e.engines.traffic import MEMBERS, ROOMS, Traffic, push
+from tests.e2e.engines.traffic import MEMBERS, ROOMS, push, served
 
 from qimd.app.demo_verdict import Verdict
 from qimd.client import Event
@@ -18,10 +18,7 @@ async def test_a_clock_that_steps_back_gives_no_time_twice_and_stops_a_writer_be
     deployment: Deployment, shown: Callable[[Verdict], None]
 ) -> None:
     server = deployment.process("server", "all", build=("stepped-clock",))
-    await server.start()
-    deployment.lead_to(server)
-    traffic = Traffic(deployment)
-    await traffic.set_up()
+    traffic = await served(deployment, server)
     await traffic.say()
     step_clock(deployment.folder, -CLOCK_REGRESSION_REJECT_MS // 2)
     await traffic.say()

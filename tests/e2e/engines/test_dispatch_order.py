@@ -19,7 +19,7 @@ from tests.e2e.engines.deployment import (
     owned_by,
     until,
 )
-from tests.e2e.engines.traffic import Traffic
+from tests.e2e.engines.traffic import served
 
 from qimd.adapters.kafka import KafkaLog
 from qimd.adapters.kafka.configs import Configs, Resource, describe
@@ -39,12 +39,8 @@ async def test_killed_between_durable_dispatches_and_progress_nothing_is_missing
     steady: Deployment, shown: Callable[[Verdict], None]
 ) -> None:
     writer = steady.process("writer", "writer", build=("dies-before-progress",))
-    await writer.start()
     heir = steady.process("heir", "all")
-    await heir.start()
-    steady.lead_to(heir)
-    traffic = Traffic(steady)
-    await traffic.set_up()
+    traffic = await served(steady, writer, heir)
     async with traffic.flowing():
         await traffic.more()
         await steady.count(writer)
@@ -63,12 +59,8 @@ async def test_what_a_dead_writer_had_committed_is_delivered_before_its_successo
 ) -> None:
     """F17: a writer dies between commit and dispatch, and its successor has new traffic at once."""
     writer = deployment.process("writer", "writer", build=("dies-before-dispatch",))
-    await writer.start()
     heir = deployment.process("heir", "all")
-    await heir.start()
-    deployment.lead_to(heir)
-    traffic = Traffic(deployment)
-    await traffic.set_up()
+    traffic = await served(deployment, writer, heir)
     async with traffic.flowing():
         await traffic.more()
         throw(deployment.folder, "die")
@@ -85,12 +77,8 @@ async def test_progress_does_not_move_while_a_part_of_a_batch_is_not_durable(
 ) -> None:
     build = ("half-dispatches", "journal")
     writer = steady.process("writer", "writer", build=build)
-    await writer.start()
     heir = steady.process("heir", "all")
-    await heir.start()
-    steady.lead_to(heir)
-    traffic = Traffic(steady)
-    await traffic.set_up()
+    traffic = await served(steady, writer, heir)
     await traffic.settle()
     throw(steady.folder, "half")
     # Acknowledged, since it is committed: that is all a sender is told.
@@ -127,11 +115,9 @@ async def test_one_refused_record_in_a_batch_of_fifty_is_kept_and_holds_nobody(
     async with deployed(tmp_path, lease=STEADY_LEASE, mailbox_shards=1) as deployment:
         flags = ("--writer-shards", "1")
         server = deployment.process("server", "all", *flags, build=("half-dispatches",))
-        await server.start()
-        deployment.lead_to(server)
         # One mailbox shard, so that an event is one record.
-        traffic = Traffic(deployment, [f"room-{number}" for number in range(BATCH_RECORDS - 1)])
-        await traffic.set_up()
+        rooms = [f"room-{number}" for number in range(BATCH_RECORDS - 1)]
+        traffic = await served(deployment, server, rooms=rooms)
         await deployment.administrate(
             lambda admin: admin.create_conversation(TENANT, CROWDED, CROWD)
         )

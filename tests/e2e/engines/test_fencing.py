@@ -16,28 +16,21 @@ from tests.e2e.engines.deployment import (
     SEED_LEASE,
     SHARDS,
     STEADY_LEASE,
-    TENANT,
     Deployment,
     Process,
     deployed,
     owned_by,
     until,
 )
-from tests.e2e.engines.traffic import ROOMS, Traffic, push
+from tests.e2e.engines.dispatches import STRANGERS, append, forged, records
+from tests.e2e.engines.traffic import ROOMS, Traffic, push, served
 
 from qim.dispatch.v1.group_dispatch_pb2 import GroupDispatch
-from qimd.adapters.kafka import KafkaLog
 from qimd.app.demo_verdict import Verdict
-from qimd.contract import codec
-from qimd.core.ids import EventId, TenantId, UserId, dispatch_id
-from qimd.core.outcome import Applied
-from qimd.core.routing import RoutingTable
 from qimd.ports.log import ProduceRecord
 
 INJECTED = 20
 """A half before the mailbox is restarted, a half behind it."""
-STRANGERS = tuple(f"stranger-{number}" for number in range(8))
-"""In no room: lanes of theirs have met no epoch."""
 
 
 def since(deployment: Deployment, start_s: float) -> Counter[tuple[str, str]]:
@@ -51,47 +44,10 @@ def since(deployment: Deployment, start_s: float) -> Counter[tuple[str, str]]:
     )
 
 
-async def records(log: KafkaLog) -> list[GroupDispatch]:
-    """Everything that the topic holds."""
-    found = []
-    for partition in range(SHARDS):
-        marks = await log.watermarks(partition)
-        reader = await log.open_reader(partition, marks.low)
-        position = marks.low
-        while position < marks.high:
-            for record in await reader.fetch(500, 1.0):
-                found.append(GroupDispatch.FromString(record.value))
-                position = record.offset + 1
-    return found
-
-
-def forged(real: Sequence[GroupDispatch], old_epoch: int, count: int) -> list[ProduceRecord]:
-    """Records of committed events under the old epoch, cut in another way, so that no dispatch_id
-    absorbs them: for members and, every other one, for a stranger, whose lane met no epoch.
-    """
-    table = RoutingTable(1, SHARDS, SHARDS)
-    made = []
-    for number in range(count):
-        record = GroupDispatch()
-        record.CopyFrom(real[number % len(real)])
-        record.fencing_epoch = old_epoch
-        record.chunk_index, record.chunk_count = number + 1, count + 1
-        event = EventId(record.event_id)
-        record.dispatch_id = dispatch_id(event, record.mailbox_shard, record.chunk_index)
-        if number % 2:
-            places = {user: table.mailbox(TenantId(TENANT), UserId(user)) for user in STRANGERS}
-            here = [user for user, place in places.items() if place[0] == record.mailbox_shard]
-            del record.blocks[:]
-            record.blocks.add(lane=places[here[0]][1], user_ids=here[:1])
-        made.append(ProduceRecord(record.mailbox_shard, codec.encode(record)))
-    return made
-
-
 async def inject(deployment: Deployment, batch: Sequence[ProduceRecord], process: Process) -> None:
     """Append them as an old owner would, and return once the mailbox has been past them."""
     async with deployment.log() as log:
-        producer = await log.open_producer()
-        assert all(isinstance(each, Applied) for each in await producer.produce(batch))
+        await append(log, batch)
 
     def is_past() -> bool:
         with deployment.admin_of(process) as admin:
@@ -119,12 +75,8 @@ async def stopped_beyond_succession(
     """
     build = ("believes", "journal", "checkpoint-1-switch")
     old = deployment.process("old", "writer", build=build)
-    await old.start()
     heir = deployment.process("heir", "all", build=("checkpoint-2-switch",))
-    await heir.start()
-    deployment.lead_to(heir)
-    traffic = Traffic(deployment)
-    await traffic.set_up()
+    traffic = await served(deployment, old, heir)
     await traffic.say()
     await traffic.settle()
     assert await asyncio.to_thread(old.owns, "writer")

@@ -2,30 +2,22 @@
 over. Nothing that was acknowledged is missing, nothing is there twice.
 """
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.e2e.engines.deployment import SEED_LEASE, Deployment, deployed, owned_by
-from tests.e2e.engines.traffic import Traffic
+from tests.e2e.engines.traffic import OWNING, served_by_roles
 
 from qimd.app.demo_verdict import Verdict
 
-OWNING = ("writer", "mailbox", "session")
 DRAINED = '"reason": "drained"'
 
 
 async def kill_each_role_and_hand_over(
     deployment: Deployment, shown: Callable[[Verdict], None]
 ) -> None:
-    roles = {role: deployment.process(role, role) for role in (*OWNING, "connection")}
-    await asyncio.gather(*(process.start() for process in roles.values()))
-    deployment.lead_to(roles["connection"])
-    heir = deployment.process("heir", "all")
-    await heir.start()
-    traffic = Traffic(deployment)
-    await traffic.set_up()
+    roles, heir, traffic = await served_by_roles(deployment)
     async with traffic.flowing():
         for name in OWNING:
             await traffic.more()

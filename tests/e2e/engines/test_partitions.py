@@ -1,23 +1,27 @@
 """Engines that a process can not reach, that go back on their word, or that it must not use."""
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aetcd import Client
 from tests import engines
-from tests.e2e.engines.deployment import Deployment, Process, deployed, owned_by, until
-from tests.e2e.engines.traffic import Traffic
+from tests.e2e.engines.builds import journal, throw
+from tests.e2e.engines.deployment import SHARDS, Deployment, Process, deployed, owned_by, until
+from tests.e2e.engines.traffic import OWNING, Traffic, served
 from tests.engines.kafka import Kafka
 from tests.engines.redis import Redis
 from tests.support.wire import Wire
 
 from qimd.app.demo_verdict import Verdict
 
-OWNING = ("writer", "mailbox", "session")
+AT_ONCE_S = 0.5
+"""From the answer to the owner's end, which a busy machine may hold up."""
 DEAD_S = 600.0
 """Of a log, in the long form."""
 FAILED = ("a batch of dispatches failed", "dispatching waits")
@@ -32,12 +36,8 @@ async def test_a_writer_that_can_not_reach_etcd_gives_way_and_comes_back(
         wire = await stack.enter_async_context(Wire(engines.address("etcd") or ""))
         deployment = await stack.enter_async_context(deployed(tmp_path))
         cut_off = deployment.process("cut-off", "writer", "--etcd", wire.address)
-        await cut_off.start()
         heir = deployment.process("heir", "all")
-        await heir.start()
-        deployment.lead_to(heir)
-        traffic = Traffic(deployment)
-        await traffic.set_up()
+        traffic = await served(deployment, cut_off, heir)
         async with traffic.flowing():
             await traffic.more()
             wire.cut()
@@ -59,34 +59,65 @@ async def test_owners_whose_leases_are_revoked_stop_at_their_next_renewal(
     deployment: Deployment, shown: Callable[[Verdict], None]
 ) -> None:
     first, second = deployment.process("first", "all"), deployment.process("second", "all")
-    await first.start()
-    await second.start()
-    deployment.lead_to(second)
-    traffic = Traffic(deployment)
-    await traffic.set_up()
-
-    def epochs() -> dict[str, float]:
-        """By shard: the highest under which either owns it."""
-        found: dict[str, float] = {}
-        for process in (first, second):
-            for sample, epoch in process.samples().items():
-                if sample.startswith("epoch{"):
-                    found[sample] = max(epoch, found.get(sample, 0))
-        return found
-
+    traffic = await served(deployment, first, second)
     async with traffic.flowing():
         await traffic.more()
-        before = await asyncio.to_thread(epochs)
+        before = await asyncio.to_thread(epochs, first, second)
         assert len(before) == len(OWNING) * deployment.mailbox_shards
         await revoke_every_lease(deployment)
         await traffic.more()
-        await until(
-            lambda: all(epoch > before[shard] for shard, epoch in epochs().items()),
-            "each shard has another term",
-        )
+        await until(lambda: newer(before, first, second), "each shard has another term")
         await traffic.more()
     assert "the lease was lost" in first.told()
     shown(await traffic.verify())
+
+
+def epochs(*processes: Process) -> dict[str, float]:
+    """By shard: the highest under which one of them owns it."""
+    found: dict[str, float] = {}
+    for process in processes:
+        for sample, epoch in process.samples().items():
+            if sample.startswith("epoch{"):
+                found[sample] = max(epoch, found.get(sample, 0))
+    return found
+
+
+def newer(before: dict[str, float], *processes: Process) -> bool:
+    """Whether each shard has another term than before."""
+    now = epochs(*processes)
+    return all(now.get(shard, 0) > epoch for shard, epoch in before.items())
+
+
+async def test_an_owner_whose_keepalive_comes_too_late_writes_nothing_from_then_on(
+    deployment: Deployment, shown: Callable[[Verdict], None]
+) -> None:
+    """F15: etcd answers the keepalive without an error, and with a time to live of 0."""
+    late = deployment.process("late", "writer", build=("journal", "late-keepalives"))
+    heir = deployment.process("heir", "all")
+    traffic = await served(deployment, late, heir)
+    async with traffic.flowing():
+        await traffic.more()
+        assert await asyncio.to_thread(late.owns, "writer")
+        before = await asyncio.to_thread(epochs, late)
+        throw(deployment.folder, "late")
+        await until(lambda: len(keepalives(deployment)) >= SHARDS, "each lease was lost")
+        throw(deployment.folder, "late", on=False)
+        await until(lambda: newer(before, late, heir), "each shard has another term")
+        await traffic.more()
+    lost = keepalives(deployment)
+    assert {line["ttl_s"] for line in lost} == {0}
+    told_s = max(line["at_s"] for line in lost[:SHARDS])
+    under_old = [
+        line for line in journal(deployment.folder) if line.get("epoch") in before.values()
+    ]
+    assert [line for line in under_old if line["began_s"] < told_s]
+    assert [line for line in under_old if line["began_s"] > told_s + AT_ONCE_S] == []
+    shown(await traffic.verify())
+
+
+def keepalives(deployment: Deployment) -> list[dict[str, Any]]:
+    """Those that came too late, in order."""
+    return [line for line in journal(deployment.folder) if line["step"] == "keepalive"]
 
 
 async def revoke_every_lease(deployment: Deployment) -> None:
@@ -113,10 +144,7 @@ async def behind_a_wire(tmp_path: Path) -> AsyncIterator[tuple[Kafka, Wire, Proc
         await asyncio.to_thread(broker.wait, BROKER_UP_WITHIN_S)
         deployment = await stack.enter_async_context(deployed(tmp_path, at={"kafka": wire.address}))
         server = deployment.process("server", "all")
-        await server.start()
-        deployment.lead_to(server)
-        traffic = Traffic(deployment)
-        await traffic.set_up()
+        traffic = await served(deployment, server)
         yield broker, wire, server, traffic
 
 
@@ -138,6 +166,21 @@ async def test_a_log_out_of_reach_or_stopped_delays_what_was_acknowledged(
                 give()
                 await traffic.more()
         shown(await traffic.verify())
+
+
+async def test_dispatches_whose_acknowledgement_is_lost_reach_each_member_once(
+    tmp_path: Path, shown: Callable[[Verdict], None]
+) -> None:
+    """F03: they are in the log, and again by the producer that replaced theirs."""
+    async with behind_a_wire(tmp_path) as (_, wire, server, traffic):
+        async with traffic.flowing():
+            await traffic.more()
+            lost = wire.lose_reply(traffic.rooms[0].encode(), times=sys.maxsize)
+            await until(lambda: FAILED[0] in server.told(), "a producer is given up")
+            lost.times = 0
+            await traffic.more()
+        shown(await traffic.verify())
+        assert await asyncio.to_thread(server.total, "duplicates_total") > 0
 
 
 @pytest.mark.chaos

@@ -12,7 +12,7 @@ import pytest
 import redis
 from tests.e2e.engines.builds import journal, throw
 from tests.e2e.engines.deployment import SHARDS, TENANT, Deployment, Process, until
-from tests.e2e.engines.traffic import MEMBERS, ROOMS, Traffic
+from tests.e2e.engines.traffic import MEMBERS, ROOMS, Traffic, served
 from tests.engines.process import HOST, free_port
 
 from qim.session.v1.session_service_pb2 import (
@@ -90,17 +90,20 @@ async def dirty(deployment: Deployment) -> list[ProjectionPartition]:
     return found
 
 
+async def projected(steady: Deployment) -> tuple[Process, Traffic]:
+    """A server, and what was sent through it and is in its log."""
+    server = steady.process("server", "all")
+    traffic = await served(steady, server)
+    await traffic.say()
+    await traffic.settle()
+    return server, traffic
+
+
 async def test_nothing_is_shown_before_all_is_caught_up(
     steady: Deployment, shown: Callable[[Verdict], None]
 ) -> None:
     """Without checkpoints all of the log is projected again, which counts nothing twice."""
-    server = steady.process("server", "all")
-    await server.start()
-    steady.lead_to(server)
-    traffic = Traffic(steady)
-    await traffic.set_up()
-    await traffic.say()
-    await traffic.settle()
+    server, traffic = await projected(steady)
     await steady.stop(server)
     Checkpoints(steady).take_away()
 
@@ -152,13 +155,7 @@ async def test_what_goes_wrong_while_it_runs_closes_it_until_a_restart(
     steady: Deployment, shown: Callable[[Verdict], None]
 ) -> None:
     """The way back is the last good checkpoint, and nothing that came meanwhile is missing."""
-    server = steady.process("server", "all")
-    await server.start()
-    steady.lead_to(server)
-    traffic = Traffic(steady)
-    await traffic.set_up()
-    await traffic.say()
-    await traffic.settle()
+    server, traffic = await projected(steady)
     before = Checkpoints(steady)
     before.take_away()
     await traffic.say()

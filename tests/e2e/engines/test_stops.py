@@ -2,17 +2,14 @@
 what they owned, and what they still believe moves nothing.
 """
 
-import asyncio
 import time
 from collections.abc import Callable
 
 import pytest
 from tests.e2e.engines.deployment import Deployment, Process, owned_by, until
-from tests.e2e.engines.traffic import Traffic
+from tests.e2e.engines.traffic import OWNING, served_by_roles
 
 from qimd.app.demo_verdict import Verdict
-
-OWNING = ("writer", "mailbox", "session")
 
 
 @pytest.mark.parametrize(
@@ -21,13 +18,7 @@ OWNING = ("writer", "mailbox", "session")
 async def test_each_role_is_stopped_amid_traffic_and_goes_on(
     seconds: int, deployment: Deployment, shown: Callable[[Verdict], None]
 ) -> None:
-    roles = {role: deployment.process(role, role) for role in (*OWNING, "connection")}
-    await asyncio.gather(*(process.start() for process in roles.values()))
-    deployment.lead_to(roles["connection"])
-    heir = deployment.process("heir", "all")
-    await heir.start()
-    traffic = Traffic(deployment)
-    await traffic.set_up()
+    roles, heir, traffic = await served_by_roles(deployment)
 
     async def until_over(since_s: float) -> None:
         await traffic.more()

@@ -28,6 +28,9 @@ CONFIG: Final = ClientConfig(
 MEMBERS: Final = tuple(f"member-{number:02d}" for number in range(12))
 """Enough for both mailbox shards, and for lanes that meet."""
 
+OWNING: Final = ("writer", "mailbox", "session")
+"""The roles that own shards, which are called after them."""
+
 ROOMS: Final = tuple(f"room-{number}" for number in range(6))
 """Enough for both writer shards."""
 
@@ -224,6 +227,32 @@ class Traffic:
             ]
             compare(told, found, verdict)
         assert {event.conversation for event in events} == set(self.rooms)
+
+
+async def served(
+    deployment: Deployment, *processes: Process, rooms: Sequence[str] = ROOMS
+) -> Traffic:
+    """Traffic that can begin: the processes are started, each once the one before is ready, so that
+    the first owns what it may; clients come in by the last.
+    """
+    for process in processes:
+        await process.start()
+    deployment.lead_to(processes[-1])
+    traffic = Traffic(deployment, rooms)
+    await traffic.set_up()
+    return traffic
+
+
+async def served_by_roles(
+    deployment: Deployment,
+) -> tuple[dict[str, Process], Process, Traffic]:
+    """Likewise with a process of each role, by which clients come in, and their heir."""
+    roles = {role: deployment.process(role, role) for role in (*OWNING, "connection")}
+    await asyncio.gather(*(process.start() for process in roles.values()))
+    heir = deployment.process("heir", "all")
+    traffic = await served(deployment, heir)
+    deployment.lead_to(roles["connection"])
+    return roles, heir, traffic
 
 
 def _is_dispatched(admin: AdminClient, room: str) -> bool:
