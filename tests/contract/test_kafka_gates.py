@@ -85,6 +85,7 @@ class Rooms:
             runtime=runtime,
             metrics=Metrics(),
             recovery_window_ms=RETENTION_MS,
+            replay_safety_window_ms=None,
             on_stall_failover=lambda _: None,
             spans=NO_SPANS,
         )
