@@ -26,7 +26,8 @@ from tests.support.certificates import Authority, Files
 from qimd.app.profiles import make_topic, open_backends
 from qimd.app.run_settings import RunSettings
 from qimd.app.runtime import AsyncioRuntime
-from qimd.app.settings import SettingRefused, load
+from qimd.app.setting_kinds import SettingRefused
+from qimd.app.settings import load
 from qimd.ports.data import Backends
 from qimd.ports.log import ProduceRecord
 from qimd.ports.store import ShardKind

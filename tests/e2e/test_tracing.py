@@ -16,7 +16,8 @@ from tests.support.collector import Collector, attributes, collecting
 
 from qim.gateway.v1 import gateway_pb2
 from qimd.app.dev_settings import DevSettings
-from qimd.app.settings import SettingRefused, load
+from qimd.app.setting_kinds import SettingRefused
+from qimd.app.settings import load
 from qimd.core.errors import QimError
 
 STAGES = {"commit", "dispatch", "mailbox", "session", "push", "PUSH_EVENTS"}

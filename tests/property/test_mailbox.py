@@ -111,7 +111,7 @@ class MailboxMachine(EngineMachine):
         )
 
     def day(self, next_offset: int) -> int:
-        """A day for each three records; offsets begin anew with an epoch, and days never go back."""
+        """A day for each three records; offsets begin anew with an epoch, days never go back."""
         assert self.shard is not None
         return max([next_offset // 3, *(bucket.day for bucket in self.shard.buckets)])
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from qimd.app.dev_settings import DevSettings
 from qimd.app.folder import read_kept, write_private
-from qimd.app.settings import SettingRefused, flag_of
+from qimd.app.setting_kinds import SettingRefused, flag_of
 
 FILE_NAME: Final = "deployment.json"
 FORMAT: Final = 1

@@ -6,16 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from qimd.app.settings import (
-    HOUR_MS,
-    ProcessSettings,
-    SettingRefused,
-    boolean,
-    check_record_size,
-    check_replay_safety,
-    setting,
-    whole,
-)
+from qimd.app.setting_kinds import SettingRefused, boolean, setting, whole
+from qimd.app.settings import HOUR_MS, ProcessSettings, check_record_size, check_replay_safety
 
 DATA_DEFAULT: Final = Path("qim-data")
 """In the folder where the server is started; `qimctl` looks for it there too."""

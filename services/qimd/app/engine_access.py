@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from qimd.app.settings import ProcessSettings, SettingRefused
+from qimd.app.setting_kinds import SettingRefused
+from qimd.app.settings import ProcessSettings
 
 CONNECT_TIMEOUT_S: Final = 5.0
 HANDSHAKE_TIMEOUT_S: Final = 5.0

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from qimd.app.settings import SettingRefused
+from qimd.app.setting_kinds import SettingRefused
 
 DATABASE_NAME: Final = "qim.sqlite3"
 

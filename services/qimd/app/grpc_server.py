@@ -14,7 +14,8 @@ from grpc_reflection.v1alpha import reflection
 
 from qim.gateway.v1 import gateway_pb2
 from qimd.app.grpc_stream import GatewayCalls, StreamHandler
-from qimd.app.settings import ProcessSettings, SettingRefused, joined
+from qimd.app.setting_kinds import SettingRefused, joined
+from qimd.app.settings import ProcessSettings
 from qimd.auth.admin import AdminToken
 from qimd.contract.grpc_aio import StrictServerInterceptor
 from qimd.contract.grpc_status import to_rpc_status

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from qimd.app.settings import SettingRefused
+from qimd.app.setting_kinds import SettingRefused
 from qimd.core.errors import ErrorCode, QimError
 
 LOCK_NAME: Final = "lock"

@@ -14,7 +14,7 @@ from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import make_wsgi_app
 
-from qimd.app.settings import SettingRefused
+from qimd.app.setting_kinds import SettingRefused
 from qimd.telemetry.metrics import Metrics
 
 LOOPBACK: Final = "127.0.0.1"

@@ -11,13 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from qimd.app.roles import ALL
-from qimd.app.settings import (
-    ProcessSettings,
+from qimd.app.setting_kinds import (
     SettingRefused,
     address,
     boolean,
-    check_certificates,
-    check_replay_safety,
     choice,
     flag_of,
     host_of,
@@ -27,6 +24,7 @@ from qimd.app.settings import (
     variable_of,
     whole,
 )
+from qimd.app.settings import ProcessSettings, check_certificates, check_replay_safety
 
 ROLES: Final = (*sorted(ALL), "all")
 STORE_BACKENDS: Final = ("redis", "scylla")

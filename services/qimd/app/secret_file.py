@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from qimd.app.folder import write_private
-from qimd.app.settings import SettingRefused
+from qimd.app.setting_kinds import SettingRefused
 
 FORMAT: Final = 1
 KEY_BYTES: Final = 32

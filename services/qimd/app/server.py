@@ -25,7 +25,7 @@ from qimd.app.housekeeping import enforce_retention
 from qimd.app.lock import LOCK_NAME, FolderLock
 from qimd.app.running import Sockets, write_ready_file
 from qimd.app.runtime import AsyncioRuntime
-from qimd.app.settings import SettingRefused
+from qimd.app.setting_kinds import SettingRefused
 from qimd.app.tracing import Tracing, open_tracing
 from qimd.app.wiring import Node
 from qimd.auth.admin import AdminToken

@@ -19,7 +19,8 @@ from tests.engines.redis import Redis
 from qimd.app.engine_access import Access
 from qimd.app.main import main
 from qimd.app.run_settings import ENGINES, RunSettings
-from qimd.app.settings import add_flags, load, variable_of
+from qimd.app.setting_kinds import variable_of
+from qimd.app.settings import add_flags, load
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 SERVICES: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]

@@ -21,7 +21,7 @@ from qimd.app.deployment import settle_facts
 from qimd.app.dev_settings import DevSettings
 from qimd.app.folder import DATABASE_NAME, KeptFiles, prepare_folder, write_private
 from qimd.app.lock import LOCK_NAME, FolderInUse, FolderLock
-from qimd.app.settings import SettingRefused
+from qimd.app.setting_kinds import SettingRefused
 
 
 def test_a_second_lock_names_the_holder(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from tests.support.certificates import Authority, Files
 from qimd.app.engine_access import Access
 from qimd.app.main import main
 from qimd.app.run_settings import ENGINES, RunSettings
-from qimd.app.settings import SettingRefused, load
+from qimd.app.setting_kinds import SettingRefused
+from qimd.app.settings import load
 from qimd.telemetry.redaction import redact
 
 NEEDED = {"QIM_SECRETS": "secrets.json", "QIM_DISPATCH_RECOVERY_WINDOW_MS": "86400000"}

@@ -16,7 +16,7 @@ from qimd.app.dev_settings import DevSettings
 from qimd.app.grpc_server import OPTIONS, GrpcServer
 from qimd.app.grpc_stream import GatewayStream
 from qimd.app.runtime import AsyncioRuntime
-from qimd.app.settings import SettingRefused
+from qimd.app.setting_kinds import SettingRefused
 from qimd.auth.admin import AdminToken
 from qimd.contract.frames import push_frame, server_frame
 from qimd.contract.grpc_aio import StrictChannel

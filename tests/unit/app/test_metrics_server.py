@@ -9,7 +9,7 @@ import pytest
 
 from qimd.app import metrics_server
 from qimd.app.metrics_server import MetricsServer
-from qimd.app.settings import SettingRefused
+from qimd.app.setting_kinds import SettingRefused
 from qimd.telemetry.metrics import ZEROS, Metrics
 
 

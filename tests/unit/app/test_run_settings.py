@@ -8,7 +8,8 @@ import pytest
 from qimd.app.main import main
 from qimd.app.profiles import needed_engine
 from qimd.app.run_settings import RunSettings
-from qimd.app.settings import SettingRefused, add_flags, load, shown
+from qimd.app.setting_kinds import SettingRefused
+from qimd.app.settings import add_flags, load, shown
 
 NEEDED = {"QIM_SECRETS": "secrets.json", "QIM_DISPATCH_RECOVERY_WINDOW_MS": "86400000"}
 SCYLLA = {

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from qimd.app import secret_file
-from qimd.app.settings import SettingRefused
+from qimd.app.setting_kinds import SettingRefused
 
 
 @pytest.fixture

@@ -7,15 +7,8 @@ from pathlib import Path
 import pytest
 
 from qimd.app.dev_settings import DevSettings
-from qimd.app.settings import (
-    SettingRefused,
-    add_flags,
-    flag_of,
-    is_loopback,
-    joined,
-    load,
-    variable_of,
-)
+from qimd.app.setting_kinds import SettingRefused, flag_of, is_loopback, joined, variable_of
+from qimd.app.settings import add_flags, load
 
 
 def loaded(*arguments: str, **environment: str) -> DevSettings:

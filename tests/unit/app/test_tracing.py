@@ -14,7 +14,8 @@ from qimd.app.dev_settings import DevSettings
 from qimd.app.engine_access import Access
 from qimd.app.otel import EXPORT_BATCH_SPANS, QUEUE_SPANS_MAX
 from qimd.app.runtime import AsyncioRuntime
-from qimd.app.settings import SettingRefused, load
+from qimd.app.setting_kinds import SettingRefused
+from qimd.app.settings import load
 from qimd.app.tracing import Tracing, open_tracing
 from qimd.core.ids import TenantId
 from qimd.telemetry.metrics import Metrics
