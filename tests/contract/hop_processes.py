@@ -303,9 +303,11 @@ class Client:
         assert kinds == ["accepted"] * len(bodies), answer
 
     async def pull(self, count: int) -> list[str]:
-        """The bodies of the next `count` messages of the mailbox."""
+        """The bodies of the next `count` messages of the mailbox, by one PULL at least: what is
+        sent behind that one is pushed.
+        """
         found: list[str] = []
-        while len(found) < count:
+        while True:
             pull = gateway_pb2.PullMailbox(
                 cursor_token=self.cursor, last_applied_mailbox_seq=self.position
             )
@@ -313,7 +315,8 @@ class Client:
             self.cursor = page.cursor_token or self.cursor
             self.position = page.covered_through_seq
             found += bodies(page.events)
-        return found
+            if len(found) >= count:
+                return found
 
     async def pushed(self, count: int) -> list[str]:
         """The bodies of the next `count` messages that are pushed."""
