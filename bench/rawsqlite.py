@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from qimd.adapters.sqlite.schema import (
+from qimd.adapters.sqlite.file import (
     STATEMENTS_CACHED,
     WAL_AUTOCHECKPOINT_PAGES,
     WRITER_CACHE_KIB,

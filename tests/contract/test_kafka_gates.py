@@ -32,6 +32,9 @@ ENGINES = ("kafka",)
 TOPIC = 2
 """Kafka's number for the kind of resource."""
 
+PATIENCE_S = 60.0
+"""How long a busy machine may take."""
+
 
 class Fickle(KafkaLog):
     """A log that is another one, and longer, from the question `changes_at` for its identity on."""
@@ -59,8 +62,9 @@ async def keep_for(log: KafkaLog, retention_ms: int) -> None:
     settings = [("retention.ms", str(retention_ms)), ("message.timestamp.type", "LogAppendTime")]
     reply = await log.brokers.ask_any(AlterConfigsRequest([(TOPIC, log.topic, settings)], False))
     assert [code for code, *_ in reply.resources] == [0]
-    while (await log.settings()).retention_ms != retention_ms:
-        pass
+    async with asyncio.timeout(PATIENCE_S):
+        while (await log.settings()).retention_ms != retention_ms:
+            pass
 
 
 @dataclass
@@ -112,8 +116,9 @@ class Rooms:
         term = self._term(runtime)
         projector = Projector(ports, term)
         run = asyncio.create_task(projector.run())
-        while not projector.ready and not run.done():
-            await asyncio.wait([run], timeout=0.01)
+        async with asyncio.timeout(PATIENCE_S):
+            while not projector.ready and not run.done():
+                await asyncio.wait([run], timeout=0.01)
         term.end()
         try:
             await run

@@ -103,7 +103,7 @@ async def test_a_day_that_expired_leaves_nothing_however_many_users_it_had(
         assert await seqs(store, name) == [at(3)]
     assert value(await store.expire_buckets(0, TERM, at(3), 9)) == 1
     assert await kinds(stores) == kept | {b"seen"}
-    assert value(await store.collect_progress(0, TERM, at(3), 9)) == 4
+    assert value(await store.collect_progress(0, TERM, at(3), 9)).forgotten == 4
     assert await kinds(stores) == kept - {b"progress"}
 
 

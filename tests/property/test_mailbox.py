@@ -228,16 +228,25 @@ class MailboxMachine(EngineMachine):
             assert gone == shard.expire(floor, limit)
 
     @precondition(lambda self: self.shard)
-    @rule(back=st.integers(0, 6), stale=st.sampled_from([False] * 4 + [True]))
-    def collect(self, back: int, stale: bool) -> None:
+    @rule(
+        back=st.integers(0, 6),
+        limit=st.integers(1, 9),
+        stale=st.sampled_from([False] * 4 + [True]),
+    )
+    def collect(self, back: int, limit: int, stale: bool) -> None:
+        """In portions, to the end."""
         shard = self.shard
         assert shard is not None
         through = MailboxSeq(max(0, shard.position - 256 * back))
         refusals = {Refusal.STALE_EPOCH} if stale else set()
-        outcome = self.do(self.store.collect_progress(SHARD, shard.term - stale, through, 99))
-        gone = agree(outcome, refusals)
-        if gone is not None:
-            assert gone == shard.collect(through)
+        forgotten, more = 0, True
+        while more:
+            call = self.store.collect_progress(SHARD, shard.term - stale, through, limit)
+            found = agree(self.do(call), refusals)
+            if found is None:
+                return
+            forgotten, more = forgotten + found.forgotten, found.more
+        assert forgotten == shard.collect(through)
 
     @precondition(lambda self: self.shard and len(self.shard.boundaries) < 4)
     @rule(up=st.sampled_from([0, 1, 1, 2]), stale=st.sampled_from([False] * 4 + [True]))

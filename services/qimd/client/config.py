@@ -74,6 +74,8 @@ class ClientConfig:
         return [
             ("grpc.keepalive_time_ms", int(self.keepalive_s * 1000)),
             ("grpc.keepalive_timeout_ms", int(self.keepalive_timeout_s * 1000)),
+            # gRPC waits as long for a ping's answer as this one says, whatever the other one says.
+            ("grpc.http2.ping_timeout_ms", int(self.keepalive_timeout_s * 1000)),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.max_receive_message_length", 2 * FRAME_BYTES_MAX),
             # A process with many devices must not lose all of them with one shared connection,

@@ -2,9 +2,10 @@
 
 The progress of dispatches is kept for ever, unless the deployment names a replay safety window: how
 long after its last record a dispatch can't come again, by an audit of the deployment's own. Then it
-goes once its entries have expired, every lane is past each place where it was seen, and the last of
-them is older than the window. A log that keeps its records for longer could bring it again all the
-same, by a replay from its beginning, and so nothing is collected under it.
+goes once its entries have expired, every lane is past each place where it was seen, the last of
+these is older than the window, and the log holds none of them any more: a replay from its beginning
+would bring it again, whatever the audit says. While a lane lags, or what the log held at the start
+is not read yet, a place is still to be seen, and nothing goes.
 """
 
 from collections.abc import Callable
@@ -14,16 +15,12 @@ from typing import Final
 from qimd.core.lease import Term
 from qimd.core.outcome import Applied
 from qimd.core.parameters import LOG_IDENTITY_CHECK_INTERVAL_S
-from qimd.core.records import LogIdentity
-from qimd.core.seq import MailboxSeq
+from qimd.core.seq import MailboxSeq, before_offset
 from qimd.mailbox import logic
-from qimd.mailbox.gates import same_log
+from qimd.mailbox.gates import Admitted, same_log
 from qimd.mailbox.materialise import Materialiser
 from qimd.mailbox.ports import RoomPorts
 from qimd.ports.mailbox import lowest_watermark
-from qimd.telemetry.logs import logger
-
-_log = logger("mailbox")
 
 GAUGE_INTERVAL_S: Final = 1.0
 EXPIRE_INTERVAL_S: Final = 60.0
@@ -41,13 +38,14 @@ class Housekeeping:
         ports: RoomPorts,
         term: Term,
         writer: Materialiser,
-        identity: LogIdentity,
+        admitted: Admitted,
         raise_floor: Callable[[MailboxSeq], None],
     ) -> None:
         self._ports = ports
         self._term = term
         self._writer = writer
-        self._identity = identity
+        self._identity = admitted.identity
+        self._high_at_start = admitted.high
         self._raise_floor = raise_floor
         now_s = ports.runtime.monotonic_s()
         self._gauges_s = now_s
@@ -56,7 +54,6 @@ class Housekeeping:
         self._fold_s = now_s + FOLD_INTERVAL_S
         # An owner before may have raised the floor and died before the records went.
         self._expired_all = False
-        self._told_retention = False
 
     async def tick(self) -> None:
         """Do what is due. Raises Halted, TermOver, LogFault, QimError(UNAVAILABLE)."""
@@ -105,12 +102,17 @@ class Housekeeping:
         return self._expired_all
 
     async def _collect(self) -> bool:
-        """Drop a portion of the progress that no replay needs any more; whether nothing is left."""
-        window_ms = self._ports.replay_safety_window_ms
-        if window_ms is None or not await self._forgets_within(window_ms):
+        """Forget a portion of the dispatches that no replay brings again; whether none is left."""
+        window_ms, state = self._ports.replay_safety_window_ms, self._writer.state
+        if window_ms is None or state.lagging or state.next_offset < self._high_at_start:
             return True
-        state = self._writer.state
-        through = logic.collectable(state, self._ports.runtime.wall_ms(), window_ms)
+        marks = await self._ports.log.watermarks(state.shard)
+        now_ms = self._ports.runtime.wall_ms()
+        if state.next_offset < marks.high:
+            # What it has read tells how late it is.
+            now_ms = min(now_ms, logic.reached_ms(state))
+        epoch = state.boundaries[-1].shard_epoch
+        through = min(logic.collectable(state, now_ms, window_ms), before_offset(epoch, marks.low))
         outcome = await self._writer.settle(
             lambda: self._ports.store.collect_progress(
                 state.shard, self._term.epoch, through, EXPIRE_RECORDS_MAX
@@ -118,21 +120,5 @@ class Housekeeping:
         )
         if not isinstance(outcome, Applied):
             return True
-        self._ports.metrics.dispatch_progress_collected_total.inc(outcome.value)
-        return outcome.value < EXPIRE_RECORDS_MAX
-
-    async def _forgets_within(self, window_ms: int) -> bool:
-        """Whether the log keeps no record for longer than the window."""
-        retention_ms = (await self._ports.log.settings()).retention_ms
-        if retention_ms is not None and 0 <= retention_ms <= window_ms:
-            return True
-        if not self._told_retention:
-            self._told_retention = True
-            _log.error(
-                "no progress is collected: the log keeps its records for longer than the replay "
-                "safety window",
-                mailbox_shard=self._writer.state.shard,
-                retention_ms=retention_ms,
-                replay_safety_window_ms=window_ms,
-            )
-        return False
+        self._ports.metrics.dispatch_progress_collected_total.inc(outcome.value.forgotten)
+        return not outcome.value.more

@@ -241,6 +241,11 @@ def collectable(state: ShardState, now_ms: int, window_ms: int) -> MailboxSeq:
     return _end_of_days(state, before=day_of(now_ms - window_ms))
 
 
+def reached_ms(state: ShardState) -> int:
+    """No later than the log time of the last record that was read."""
+    return state.buckets[-1].day * DAY_MS if state.buckets else 0
+
+
 def _end_of_days(state: ShardState, *, before: int) -> MailboxSeq:
     """The last seq of the days before one; SEQ_NONE without any."""
     over = [bucket for bucket in state.buckets if bucket.day < before]

@@ -199,7 +199,7 @@ class Shard:
         ports = self._ports
         lanes = LaggingLanes(ports, writer)
         keeping = Keeping(ports, self.term, writer)
-        housekeeping = Housekeeping(ports, self.term, writer, admitted.identity, self._raise_floor)
+        housekeeping = Housekeeping(ports, self.term, writer, admitted, self._raise_floor)
         while self._may_write() and not await self._answer_rebases(writer):
             writer.demand_loaded()
             await housekeeping.tick()

@@ -175,6 +175,14 @@ class KeptRecord:
     value: bytes = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """How many dispatches were forgotten, and whether there may be more to forget at once."""
+
+    forgotten: int
+    more: bool
+
+
 class MailboxStore(Protocol):
     """See the module."""
 
@@ -211,9 +219,10 @@ class MailboxStore(Protocol):
 
     async def collect_progress(
         self, shard: int, term: int, through: MailboxSeq, limit: int
-    ) -> Outcome[int]:
-        """Drop the progress of up to `limit` dispatches, those that were seen first going first;
-        how many went. Whoever brings such a dispatch again brings a new one.
+    ) -> Outcome[Collected]:
+        """Forget the progress of dispatches, those first that were seen first, by a look at up to
+        `limit` of the places where one was seen. Whoever brings such a dispatch again brings a new
+        one.
 
         Each time that a dispatch was seen counts, also as a duplicate: its progress stays while one
         of them lies above `through`, the floor or a lane's watermark, or at a record that has not

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from aiokafka.protocol.admin import DeleteRecordsRequest
 from tests.e2e.engines.deployment import SHARDS, TENANT
 
 from qim.dispatch.v1.group_dispatch_pb2 import GroupDispatch
@@ -58,3 +59,16 @@ async def append(log: KafkaLog, batch: Sequence[ProduceRecord]) -> None:
     producer = await log.open_producer()
     assert all(isinstance(each, Applied) for each in await producer.produce(batch))
     await producer.close()
+
+
+async def delete_records(log: KafkaLog) -> None:
+    """All that there are, as retention does."""
+    ends = [(partition, await high(log, partition)) for partition in range(SHARDS)]
+    reply = await log.brokers.ask_any(DeleteRecordsRequest([(log.topic, ends)], 10_000))
+    ((_, partitions, *_),) = reply.topics
+    assert [code for _, _, code, *_ in partitions] == [0] * SHARDS
+
+
+async def high(log: KafkaLog, partition: int) -> int:
+    """The offset behind the partition's last record."""
+    return (await log.watermarks(partition)).high

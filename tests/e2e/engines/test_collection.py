@@ -5,7 +5,7 @@ from typing import Final
 
 from tests.e2e.engines.builds import step_clock
 from tests.e2e.engines.deployment import Deployment, Process, owned_by, until
-from tests.e2e.engines.dispatches import append, records
+from tests.e2e.engines.dispatches import append, delete_records, records
 from tests.e2e.engines.traffic import Traffic
 
 from qimd.contract import codec
@@ -13,8 +13,8 @@ from qimd.core.parameters import BUCKET_DAYS_KEPT
 from qimd.mailbox.logic import DAY_MS
 from qimd.ports.log import ProduceRecord
 
-RETENTION_DAYS: Final = 2
-"""Of the deployments' logs. A window below it collects nothing."""
+WINDOW_DAYS: Final = 2
+"""No shorter than the deployments' recovery window."""
 
 EXPIRED_DAYS: Final = BUCKET_DAYS_KEPT + 2
 
@@ -56,7 +56,7 @@ async def comes_again(
 
 async def test_a_dispatch_is_forgotten_under_three_conditions_alone(deployment: Deployment) -> None:
     """A window that was named; every watermark and floor past the last place where it was seen;
-    and that place older than the window.
+    and that place older than the window. And never while the log holds it.
     """
     server = deployment.process("server", "all")
     await server.start()
@@ -72,16 +72,18 @@ async def test_a_dispatch_is_forgotten_under_three_conditions_alone(deployment: 
 
     for days, window_days in (
         (1_000, None),
-        (EXPIRED_DAYS - 5, RETENTION_DAYS),
+        (EXPIRED_DAYS - 5, WINDOW_DAYS),
         (EXPIRED_DAYS, EXPIRED_DAYS + 5),
-        # The log could bring it again for longer than that.
-        (EXPIRED_DAYS, RETENTION_DAYS - 1),
+        # The log still holds it.
+        (EXPIRED_DAYS, WINDOW_DAYS),
     ):
         process = await mailbox(deployment, days, window_days)
         assert await comes_again(deployment, process, batch) == (True, 0), (days, window_days)
         await deployment.stop(process)
 
-    process = await mailbox(deployment, EXPIRED_DAYS, RETENTION_DAYS)
+    async with deployment.log() as log:
+        await delete_records(log)
+    process = await mailbox(deployment, EXPIRED_DAYS, WINDOW_DAYS)
     name = "dispatch_progress_collected_total"
     await until(lambda: process.total(name) == len(batch), "all of it is forgotten")
     assert await comes_again(deployment, process, batch) == (False, len(batch))

@@ -9,13 +9,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from aiokafka.protocol.admin import DeleteRecordsRequest
 from tests.e2e.engines.builds import journal, throw
 from tests.e2e.engines.deployment import SHARDS, Deployment, Process, until
-from tests.e2e.engines.dispatches import append, forged, records
+from tests.e2e.engines.dispatches import append, delete_records, forged, high, records
 from tests.e2e.engines.traffic import served
 
-from qimd.adapters.kafka import KafkaLog, delete_topic
+from qimd.adapters.kafka import delete_topic
 from qimd.app.demo_verdict import Verdict
 from qimd.core.parameters import LOG_IDENTITY_CHECK_INTERVAL_S
 from qimd.ctl.exits import OK
@@ -37,17 +36,10 @@ async def make_topic_anew(deployment: Deployment) -> None:
         assert all([await high(log, shard) > end for shard, end in enumerate(ends)])
 
 
-async def delete_records(deployment: Deployment) -> None:
-    """All that there are, as retention does."""
+async def retention_passes(deployment: Deployment) -> None:
+    """All that there is goes."""
     async with deployment.log() as log:
-        ends = [(partition, await high(log, partition)) for partition in range(SHARDS)]
-        reply = await log.brokers.ask_any(DeleteRecordsRequest([(log.topic, ends)], 10_000))
-    ((_, partitions, *_),) = reply.topics
-    assert [code for _, _, code, *_ in partitions] == [0] * SHARDS
-
-
-async def high(log: KafkaLog, partition: int) -> int:
-    return (await log.watermarks(partition)).high
+        await delete_records(log)
 
 
 def entries(process: Process) -> float:
@@ -64,7 +56,7 @@ def halted(process: Process) -> bool:
 
 @pytest.mark.parametrize(
     ("accident", "reason"),
-    [(make_topic_anew, "identity_changed"), (delete_records, "out_of_range")],
+    [(make_topic_anew, "identity_changed"), (retention_passes, "out_of_range")],
 )
 async def test_a_mailbox_whose_log_lost_what_it_had_yet_to_read_waits_for_a_rebase(
     accident: Callable[[Deployment], Awaitable[None]],

@@ -158,6 +158,7 @@ def test_the_suites_find_the_engines_that_are_there_for_them() -> None:
     assert kafka["KAFKA_ADVERTISED_LISTENERS"] == f"PLAINTEXT://127.0.0.1:{told['KAFKA']}"
     flags = FOR_SUITES["scylla"]["command"]
     assert flags[flags.index("--native-transport-port") + 1] == told["CASSANDRA"]
+    assert flags[flags.index("--enable-tablets") + 1] == "false"
 
 
 def test_redis_keeps_its_word_for_the_suites_as_for_the_services(tmp_path: Path) -> None:

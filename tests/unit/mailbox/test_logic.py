@@ -188,6 +188,7 @@ def test_what_is_collectable_came_longer_ago_than_the_window() -> None:
     assert logic.collectable(full, 7 * logic.DAY_MS, window_ms) == mailbox_seq(1, 20) - 1
     assert logic.collectable(full, 46 * logic.DAY_MS - 1, window_ms) == mailbox_seq(1, 400) - 1
     assert logic.collectable(full, 46 * logic.DAY_MS, window_ms) == full.position
+    assert logic.reached_ms(full) == 40 * logic.DAY_MS
 
 
 @given(st.integers(0, 40), st.floats(0, 1, exclude_max=True))

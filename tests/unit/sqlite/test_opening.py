@@ -45,6 +45,28 @@ async def test_a_newer_format_is_refused_and_left_as_it_is(
     assert content(path) == before
 
 
+async def test_what_the_format_before_held_is_taken_over(
+    path: Path, runtime: ManualRuntime
+) -> None:
+    """A dispatch that was done then is known for ever, since nobody can tell where it was seen."""
+    await (await open_sqlite(path, runtime)).close()
+    db = sqlite3.connect(path)
+    db.execute("DROP TABLE mailbox_seen")
+    db.execute("ALTER TABLE dispatch_progress DROP COLUMN seen_seq")
+    db.execute("INSERT INTO dispatch_progress VALUES (x'01', 5, x'02')")
+    db.execute("UPDATE meta SET value = 1 WHERE name = 'format_version'")
+    db.commit()
+    db.close()
+    await (await open_sqlite(path, runtime)).close()
+    db = sqlite3.connect(path)
+    [(version,)] = db.execute("SELECT value FROM meta WHERE name = 'format_version'")
+    assert version == FORMAT_VERSION
+    assert db.execute("SELECT count(*) FROM mailbox_seen").fetchall() == [(0,)]
+    [(mask, seen)] = db.execute("SELECT lane_mask, seen_seq FROM dispatch_progress")
+    assert (mask, seen) == (5, (1 << 63) - 1)
+    db.close()
+
+
 async def test_a_database_of_something_else_is_refused(path: Path, runtime: ManualRuntime) -> None:
     db = sqlite3.connect(path)
     db.execute("CREATE TABLE notes (text)")

@@ -17,6 +17,7 @@ from qimd.core.records import ConversationKey, DeviceKey, UserKey
 from qimd.core.seq import SEQ_NONE, MailboxSeq, before_offset
 from qimd.ports.mailbox import (
     ApplyStep,
+    Collected,
     DayBucket,
     DeviceState,
     Entry,
@@ -40,11 +41,12 @@ def _seq_of(item: Entry | MaterialisedRecord) -> MailboxSeq:
 
 @dataclass(slots=True)
 class DispatchProgress:
-    """Which lanes of a dispatch are done, what its content was, and where it was seen last."""
+    """Which lanes of a dispatch are done, what its content was, and where it was seen."""
 
     digest: bytes
+    first: MailboxSeq
+    last: MailboxSeq
     done: int = 0
-    seen: MailboxSeq = SEQ_NONE
 
 
 @dataclass(slots=True)
@@ -88,9 +90,9 @@ class MailboxShard:
     def see(self, record: RecordStep) -> DispatchProgress:
         """The progress of the record's dispatch, which was seen there."""
         progress = self.progress.setdefault(
-            record.dispatch_id, DispatchProgress(record.content_digest)
+            record.dispatch_id, DispatchProgress(record.content_digest, record.seq, record.seq)
         )
-        progress.seen = max(progress.seen, record.seq)
+        progress.last = max(progress.last, record.seq)
         return progress
 
     def raise_lane_last(self, record: RecordStep, lanes: int) -> None:
@@ -274,7 +276,7 @@ class MailboxDisk:
                 self.leave(user, seq)
         return Applied(len(gone))
 
-    def collect(self, shard: int, term: int, through: MailboxSeq, limit: int) -> Outcome[int]:
+    def collect(self, shard: int, term: int, through: MailboxSeq, limit: int) -> Outcome[Collected]:
         """See `ports.mailbox.MailboxStore.collect_progress`."""
         held = self.held(shard, term)
         if not isinstance(held, Applied):
@@ -282,11 +284,11 @@ class MailboxDisk:
         stored = held.value
         there = (MailboxSeq(seq - 1) for seq in stored.records)
         bound = min(through, stored.floor, lowest_watermark(stored.state(shard)), *there)
-        by_seen = sorted(stored.progress.items(), key=lambda item: item[1].seen)
-        gone = [name for name, progress in by_seen if progress.seen <= bound][:limit]
-        for name in gone:
+        in_order = sorted(stored.progress.items(), key=lambda item: item[1].first)
+        gone = [name for name, progress in in_order if progress.last <= bound]
+        for name in gone[:limit]:
             del stored.progress[name]
-        return Applied(len(gone))
+        return Applied(Collected(min(len(gone), limit), more=len(gone) > limit))
 
     def leave(self, user: UserKey, seq: MailboxSeq) -> None:
         """Drop the user's entry at a seq."""
@@ -377,7 +379,7 @@ class MemoryMailboxStore:
 
     async def collect_progress(
         self, shard: int, term: int, through: MailboxSeq, limit: int
-    ) -> Outcome[int]:
+    ) -> Outcome[Collected]:
         return await self._wire.step(
             "collect_progress", shard, lambda: self._disk.collect(shard, term, through, limit)
         )

@@ -23,6 +23,7 @@ from qimd.core.records import ConversationKey, DeviceKey, UserKey
 from qimd.core.seq import SEQ_NONE, MailboxSeq, before_offset
 from qimd.ports.mailbox import (
     ApplyStep,
+    Collected,
     DeviceState,
     Entry,
     EpochBoundary,
@@ -134,8 +135,8 @@ class RedisMailboxStore:
 
     async def collect_progress(
         self, shard: int, term: int, through: MailboxSeq, limit: int
-    ) -> Outcome[int]:
-        return await self._step(_COLLECT, int, shard, term, seq_bytes(through), limit)
+    ) -> Outcome[Collected]:
+        return await self._step(_COLLECT, _collected, shard, term, seq_bytes(through), limit)
 
     async def begin_epoch(
         self, shard: int, term: int, boundary: EpochBoundary
@@ -285,6 +286,10 @@ def _standing_before(boundary: EpochBoundary) -> tuple[bytes, int, bytes]:
 
 def _pair(one: T, other: int) -> tuple[T, int]:
     return one, other
+
+
+def _collected(forgotten: int, more: int) -> Collected:
+    return Collected(forgotten, bool(more))
 
 
 def _behind(done: int, outcome: Outcome[Any]) -> Outcome[Any]:

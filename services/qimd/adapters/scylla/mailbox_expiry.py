@@ -18,7 +18,7 @@ from qimd.adapters.scylla.session import Write, begun, step
 from qimd.core.ids import DispatchId, EventId, TenantId, UserId
 from qimd.core.outcome import Applied, NotApplied, Outcome
 from qimd.core.seq import SEQ_NONE, MailboxSeq
-from qimd.ports.mailbox import MaterialisedRecord, lowest_watermark
+from qimd.ports.mailbox import Collected, MaterialisedRecord, lowest_watermark
 
 _BLOCKS: Final = """
 SELECT seq, lane, users FROM mailbox_blocks
@@ -135,7 +135,7 @@ class MailboxExpiry(MailboxReads):
     @step
     async def collect_progress(
         self, shard: int, term: int, through: MailboxSeq, limit: int
-    ) -> Outcome[int]:
+    ) -> Outcome[Collected]:
         row = held(await self._shards.decided_row(shard), term)
         if isinstance(row, NotApplied):
             return row
@@ -143,7 +143,7 @@ class MailboxExpiry(MailboxReads):
         return await self._collect(row, bound, limit)
 
     @begun
-    async def _collect(self, row: ShardRow, bound: MailboxSeq, limit: int) -> Outcome[int]:
+    async def _collect(self, row: ShardRow, bound: MailboxSeq, limit: int) -> Outcome[Collected]:
         shard = row.state.shard
         seen = await self._seen_through(row, bound, limit)
         last = seen[-1][0] if len(seen) == limit else bound
@@ -164,13 +164,15 @@ class MailboxExpiry(MailboxReads):
             if not isinstance(dropped, Applied):
                 return dropped
 
-        def note_collected(now: ShardRow | None) -> Become[int] | Outcome[int]:
+        done = Collected(len(dispatches), more=len(seen) == limit)
+
+        def note_collected(now: ShardRow | None) -> Become[Collected] | Outcome[Collected]:
             held_row = held(now, row.state.term)
             if isinstance(held_row, NotApplied):
                 return held_row
             if last <= held_row.collected:
-                return Applied(len(dispatches))
-            return Become(replace(held_row, collected=last), len(dispatches))
+                return Applied(done)
+            return Become(replace(held_row, collected=last), done)
 
         return await self._shards.change(shard, note_collected)
 

@@ -195,7 +195,8 @@ def _row(shard: int, rows: Sequence[Row]) -> ShardRow | None:
         state=state,
         version=version,
         gone=stored["gone"],
-        collected=stored["collected"],
+        # A row of schema 1 has none.
+        collected=stored.get("collected", SEQ_NONE),
         ends=tuple(
             EpochEnd(epoch, position, dict(lagging)) for epoch, position, lagging in stored["ends"]
         ),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 MIGRATE_TIMEOUT_S: Final = 60.0
 """A table is made in a second or more, and every node must agree to it."""

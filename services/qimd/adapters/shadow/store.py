@@ -31,6 +31,7 @@ from qimd.core.records import ConversationKey, DeviceKey, UserKey
 from qimd.core.seq import MailboxSeq
 from qimd.ports.mailbox import (
     ApplyStep,
+    Collected,
     DeviceState,
     Entry,
     EpochBoundary,
@@ -130,7 +131,7 @@ class ShadowMailboxStore:
 
     async def collect_progress(
         self, shard: int, term: int, through: MailboxSeq, limit: int
-    ) -> Outcome[int]:
+    ) -> Outcome[Collected]:
         return await self._plain_step(
             shard,
             "collect_progress",

@@ -4,7 +4,7 @@
 """
 
 from qimd.adapters.sqlite.backends import SqliteBackends, open_sqlite
-from qimd.adapters.sqlite.schema import FormatTooNew, OpenRefused, PartitionCountDiffers
+from qimd.adapters.sqlite.file import FormatTooNew, OpenRefused, PartitionCountDiffers
 
 __all__ = [
     "FormatTooNew",

@@ -25,7 +25,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
-from qimd.adapters.sqlite.schema import BUSY_TIMEOUT_MS, open_reader, open_writer
+from qimd.adapters.sqlite.file import BUSY_TIMEOUT_MS, open_reader, open_writer
 from qimd.adapters.sqlite.write_queue import WriteQueue
 from qimd.core.errors import unavailable
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal, Unknown

@@ -13,7 +13,7 @@ from typing import Final
 
 from qimd.adapters.sqlite.batches import append, id_of, read_batches
 from qimd.adapters.sqlite.engine import Engine
-from qimd.adapters.sqlite.schema import OpenRefused, PartitionCountDiffers
+from qimd.adapters.sqlite.file import OpenRefused, PartitionCountDiffers
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal, Unknown
 from qimd.core.records import LogIdentity
 from qimd.ports.log import (

@@ -16,6 +16,7 @@ from qimd.core.records import ConversationKey, DeviceKey, UserKey
 from qimd.core.seq import MailboxSeq
 from qimd.ports.mailbox import (
     ApplyStep,
+    Collected,
     DeviceState,
     Entry,
     EpochBoundary,
@@ -76,7 +77,7 @@ class SqliteMailboxStore:
 
     async def collect_progress(
         self, shard: int, term: int, through: MailboxSeq, limit: int
-    ) -> Outcome[int]:
+    ) -> Outcome[Collected]:
         return await self._engine.write(
             lambda db: shards.collect_progress(db, shard, term, through, limit), weight=limit
         )

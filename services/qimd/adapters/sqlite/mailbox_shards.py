@@ -10,6 +10,7 @@ from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
 from qimd.core.parameters import LANES
 from qimd.core.seq import SEQ_NONE, MailboxSeq, before_offset
 from qimd.ports.mailbox import (
+    Collected,
     DayBucket,
     EpochBoundary,
     ShardState,
@@ -51,7 +52,7 @@ _EXPIRE_RECORDS = "DELETE FROM mailbox_records WHERE shard = :shard AND seq <= :
 
 _FIRST_RECORD = "SELECT min(seq) FROM mailbox_records WHERE shard = ?"
 _LAST_SEEN = """
-SELECT max(seq) FROM (
+SELECT count(*), max(seq) FROM (
     SELECT seq FROM mailbox_seen WHERE shard = :shard AND seq <= :through
     ORDER BY seq LIMIT :limit)
 """
@@ -191,7 +192,7 @@ def expire_buckets(
 
 def collect_progress(
     db: sqlite3.Connection, shard: int, term: int, through: MailboxSeq, limit: int
-) -> Outcome[int]:
+) -> Outcome[Collected]:
     """See `ports.mailbox.MailboxStore`."""
     stored = load_shard(db, shard)
     if stored is None:
@@ -204,13 +205,13 @@ def collect_progress(
     if first_record is not None:
         bound = min(bound, first_record - 1)
     asked = {"shard": shard, "through": bound, "limit": limit}
-    (last,) = db.execute(_LAST_SEEN, asked).fetchone()
-    if last is None:
-        return Applied(0)
+    count, last = db.execute(_LAST_SEEN, asked).fetchone()
+    if not count:
+        return Applied(Collected(0, more=False))
     gone = {"shard": shard, "through": bound, "last": last}
-    collected = db.execute(_COLLECT, gone).rowcount
+    forgotten = db.execute(_COLLECT, gone).rowcount
     db.execute(_FORGET_SEEN, gone)
-    return Applied(collected)
+    return Applied(Collected(forgotten, more=count == limit))
 
 
 def refused(db: sqlite3.Connection, shard: int, term: int) -> NotApplied | None:

@@ -77,13 +77,13 @@ local progress = {}
 local function progress_of(dispatch, digest)
   local known = progress[dispatch]
   if known then
-    known.before = true
+    known.again = true
     return known
   end
   known = {high = 0, low = 0, digest = digest, seen = NO_SEQ}
   local stored = redis.call('HGET', progress_key(shard, dispatch), dispatch)
   if stored then
-    known.before = true
+    known.again = true
     known.high, known.low, known.digest = struct.unpack('>I4I4c16', stored)
     if #stored > 24 then known.seen = stored:sub(25) end
   end
@@ -138,16 +138,17 @@ local function add(one, run, audience, high, low)
   piece.whole = piece.whole and high == audience.high and low == audience.low
 end
 
--- What expires tells of the dispatches that it was; so must what leaves nothing to expire.
-local function leave_no_record(seq, dispatch)
-  redis.call('ZADD', shard_key('seen_again', shard), 0, seq .. dispatch)
+-- What expires tells where its dispatch was seen; so must what leaves nothing to expire.
+local function leave_no_record(known, seq, dispatch)
+  known.again = true
+  redis.call('RPUSH', shard_key('seen_again', shard), seq .. dispatch)
 end
 
 local function judge(seq, dispatch, digest, run, record)
   local known = progress_of(dispatch, digest)
   known.seen = larger(known.seen, seq)
   if known.digest ~= digest then
-    leave_no_record(seq, dispatch)
+    leave_no_record(known, seq, dispatch)
     return 0, 0, 0, 0, 1
   end
   local audience = audiences[struct.unpack('>I2', runs, run * 2 + 1) + 1]
@@ -161,7 +162,7 @@ local function judge(seq, dispatch, digest, run, record)
     local one = {bucket = bucket_of(seq), seq = seq, record = record, above = above}
     add(one, run, audience, high, low)
   else
-    leave_no_record(seq, dispatch)
+    leave_no_record(known, seq, dispatch)
   end
   return high, low, bit.bxor(audience.high, high), bit.bxor(audience.low, low), 0
 end
@@ -175,7 +176,7 @@ end
 
 for dispatch, known in pairs(progress) do
   local done = struct.pack('>I4I4', known.high, known.low) .. known.digest
-  if known.before then done = done .. known.seen end
+  if known.again then done = done .. known.seen end
   redis.call('HSET', progress_key(shard, dispatch), dispatch, done)
 end
 

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Drops the progress of up to `limit` dispatches that were not seen above a seq; how many went.
+-- Forgets dispatches that were not seen above a seq, by a look at up to `limit` places where one
+-- was. Answers how many went, and 1 if there may be more.
 
 local shard, term, through, limit = unpack(ARGV, 2)
 local refusal = refused(shard, term)
@@ -16,32 +17,34 @@ for at = 1, #lagging, 9 do
   bound = smaller(bound, lagging:sub(at + 1, at + 8))
 end
 
-local collected = 0
+local forgotten, left = 0, tonumber(limit)
 
--- Drop a dispatch; one that was seen again later goes with that.
-local function collect(dispatch)
+-- A dispatch that was seen again has the last place beside it, and goes with that. What has none was
+-- seen once: `again` is then a place of one that went since, and came anew.
+local function forget(dispatch, again)
   local key = progress_key(shard, dispatch)
   local stored = redis.call('HGET', key, dispatch)
-  if stored and (#stored == 24 or not below(bound, stored:sub(25))) then
+  if not stored then return end
+  local goes = not again
+  if #stored > 24 then goes = not below(bound, stored:sub(25)) end
+  if goes then
     redis.call('HDEL', key, dispatch)
-    collected = collected + 1
+    forgotten = forgotten + 1
   end
 end
 
-local seen = shard_key('seen', shard)
-local looked = 0
-for _, one in ipairs(redis.call('LRANGE', seen, 0, limit - 1)) do
-  if below(bound, one:sub(1, 8)) then break end
-  collect(one:sub(9))
-  looked = looked + 1
+-- Of places, up to the first one above the bound.
+local function look_at(places, again)
+  local looked = 0
+  for _, one in ipairs(redis.call('LRANGE', places, 0, left - 1)) do
+    if below(bound, one:sub(1, 8)) then break end
+    forget(one:sub(9), again)
+    looked = looked + 1
+  end
+  redis.call('LTRIM', places, looked, -1)
+  left = left - looked
 end
-redis.call('LTRIM', seen, looked, -1)
 
-local again = shard_key('seen_again', shard)
-local through_all = '[' .. bound .. string.rep('\255', 16)
-for _, one in ipairs(redis.call(
-  'ZRANGE', again, '-', through_all, 'BYLEX', 'LIMIT', 0, limit - looked)) do
-  collect(one:sub(9))
-  redis.call('ZREM', again, one)
-end
-return {'applied', collected}
+look_at(shard_key('seen', shard), false)
+if left > 0 then look_at(shard_key('seen_again', shard), true) end
+return {'applied', forgotten, left == 0 and 1 or 0}

@@ -10,7 +10,7 @@
 --   progress:<shard>:<2 bytes> hash    dispatch_id -> lanes done (8 bytes), digest (16), and, if it
 --                                      was seen more than once, the last seq (8)
 --   seen:<shard>               list    what expired, in order: seq (8 bytes), dispatch_id (16)
---   seen_again:<shard>         zset    the same of duplicates
+--   seen_again:<shard>         list    the same of duplicates, as they came
 --   kept:<shard>               hash    seq -> a log record that a lagging lane needs
 --   kept_order:<shard>         zset    its seqs
 --
