@@ -5,7 +5,7 @@ pid alone may be somebody else's by now: it is ours only while its command line 
 """
 
 import os
-import random
+import secrets
 import shutil
 import signal
 import socket
@@ -45,7 +45,8 @@ class NotUp(Exception):
 def free_port() -> int:
     """A port of loopback that nobody listens on, and that this process was not given before."""
     while True:
-        port = random.choice(_PORTS)
+        # Whatever a test seeds: two runs beside one another must not draw the same ports.
+        port = secrets.choice(_PORTS)
         if port in _given:
             continue
         with socket.socket() as probe, suppress(OSError):
