@@ -69,25 +69,21 @@ local function has_lane(high, low, lane)
   return bit.band(high, bit.lshift(1, lane - 32)) ~= 0
 end
 
--- Which lanes of each dispatch are done, and, if it was seen before, where last. A step may hold a
--- dispatch twice.
+-- Which lanes of each dispatch are done, and where it was seen last. A step may hold a dispatch
+-- twice.
 
 local progress = {}
 
 local function progress_of(dispatch, digest)
   local known = progress[dispatch]
-  if known then
-    known.again = true
-    return known
+  if not known then
+    known = {high = 0, low = 0, digest = digest, seen = NO_SEQ}
+    local stored = redis.call('HGET', progress_key(shard, dispatch), dispatch)
+    if stored then
+      known.high, known.low, known.digest, known.seen = struct.unpack('>I4I4c16c8', stored)
+    end
+    progress[dispatch] = known
   end
-  known = {high = 0, low = 0, digest = digest, seen = NO_SEQ}
-  local stored = redis.call('HGET', progress_key(shard, dispatch), dispatch)
-  if stored then
-    known.again = true
-    known.high, known.low, known.digest = struct.unpack('>I4I4c16', stored)
-    if #stored > 24 then known.seen = stored:sub(25) end
-  end
-  progress[dispatch] = known
   return known
 end
 
@@ -139,8 +135,7 @@ local function add(one, run, audience, high, low)
 end
 
 -- What expires tells where its dispatch was seen; so must what leaves nothing to expire.
-local function leave_no_record(known, seq, dispatch)
-  known.again = true
+local function leave_no_record(seq, dispatch)
   redis.call('RPUSH', shard_key('seen_again', shard), seq .. dispatch)
 end
 
@@ -148,7 +143,7 @@ local function judge(seq, dispatch, digest, run, record)
   local known = progress_of(dispatch, digest)
   known.seen = larger(known.seen, seq)
   if known.digest ~= digest then
-    leave_no_record(known, seq, dispatch)
+    leave_no_record(seq, dispatch)
     return 0, 0, 0, 0, 1
   end
   local audience = audiences[struct.unpack('>I2', runs, run * 2 + 1) + 1]
@@ -162,7 +157,7 @@ local function judge(seq, dispatch, digest, run, record)
     local one = {bucket = bucket_of(seq), seq = seq, record = record, above = above}
     add(one, run, audience, high, low)
   else
-    leave_no_record(known, seq, dispatch)
+    leave_no_record(seq, dispatch)
   end
   return high, low, bit.bxor(audience.high, high), bit.bxor(audience.low, low), 0
 end
@@ -175,8 +170,7 @@ while at <= #records do
 end
 
 for dispatch, known in pairs(progress) do
-  local done = struct.pack('>I4I4', known.high, known.low) .. known.digest
-  if known.again then done = done .. known.seen end
+  local done = struct.pack('>I4I4', known.high, known.low) .. known.digest .. known.seen
   redis.call('HSET', progress_key(shard, dispatch), dispatch, done)
 end
 

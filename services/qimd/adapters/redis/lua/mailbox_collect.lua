@@ -19,32 +19,28 @@ end
 
 local forgotten, left = 0, tonumber(limit)
 
--- A dispatch that was seen again has the last place beside it, and goes with that. What has none was
--- seen once: `again` is then a place of one that went since, and came anew.
-local function forget(dispatch, again)
+-- A dispatch that was seen again later goes with that place.
+local function forget(dispatch)
   local key = progress_key(shard, dispatch)
   local stored = redis.call('HGET', key, dispatch)
-  if not stored then return end
-  local goes = not again
-  if #stored > 24 then goes = not below(bound, stored:sub(25)) end
-  if goes then
+  if stored and not below(bound, stored:sub(25)) then
     redis.call('HDEL', key, dispatch)
     forgotten = forgotten + 1
   end
 end
 
 -- Of places, up to the first one above the bound.
-local function look_at(places, again)
+local function look_at(places)
   local looked = 0
   for _, one in ipairs(redis.call('LRANGE', places, 0, left - 1)) do
     if below(bound, one:sub(1, 8)) then break end
-    forget(one:sub(9), again)
+    forget(one:sub(9))
     looked = looked + 1
   end
   redis.call('LTRIM', places, looked, -1)
   left = left - looked
 end
 
-look_at(shard_key('seen', shard), false)
-if left > 0 then look_at(shard_key('seen_again', shard), true) end
+look_at(shard_key('seen', shard))
+if left > 0 then look_at(shard_key('seen_again', shard)) end
 return {'applied', forgotten, left == 0 and 1 or 0}

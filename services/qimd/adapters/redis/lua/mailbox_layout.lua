@@ -7,8 +7,8 @@
 --   days:<shard>               list    its day buckets: day (8 bytes), first seq (8)
 --   marks:<shard>              hash    conversation -> its marks: epoch (8 bytes), first seq (8)
 --   folding:<shard>            set     the conversations that have more than one mark
---   progress:<shard>:<2 bytes> hash    dispatch_id -> lanes done (8 bytes), digest (16), and, if it
---                                      was seen more than once, the last seq (8)
+--   progress:<shard>:<2 bytes> hash    dispatch_id -> lanes done (8 bytes), digest (16), where it
+--                                      was seen last (8)
 --   seen:<shard>               list    what expired, in order: seq (8 bytes), dispatch_id (16)
 --   seen_again:<shard>         list    the same of duplicates, as they came
 --   kept:<shard>               hash    seq -> a log record that a lagging lane needs
