@@ -218,3 +218,18 @@ async def test_an_etcd_that_is_full_says_so_and_still_lets_an_owner_renew(tmp_pa
 async def fill(client: Client) -> None:
     for number in range(100):
         await client.put(b"/others/%d" % number, bytes(100_000))
+
+
+async def test_a_name_is_claimed_once_for_all_deployments(server: Server) -> None:
+    one = open_etcd("127.0.0.1", server.port, "one/leases")
+    other = open_etcd("127.0.0.1", server.port, "other/leases")
+    assert await one.claim("logs/a", "one") == "one"
+    assert await other.claim("logs/a", "other") == "one"
+    assert await one.claim("logs/a", "one") == "one"
+    assert await other.claim("logs/b", "other") == "other"
+    server.kill()
+    with pytest.raises(QimError) as away:
+        await one.claim("logs/c", "one")
+    assert away.value.code is ErrorCode.UNAVAILABLE
+    await one.close()
+    await other.close()

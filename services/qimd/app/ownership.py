@@ -126,6 +126,7 @@ class ShardOwner:
         self._wake = asyncio.Event()
         self.held_elsewhere = False
         """Whether another process held the key at the last look."""
+        self._blind = False
         self._absent_since_s: float | None = None
         self._failures = 0
         self._running = 0
@@ -210,10 +211,14 @@ class ShardOwner:
             )
         except (QimError, TimeoutError) as error:
             # Unseen is not absent: whatever was seen before proves nothing about the time between.
-            _log.warning("a lease can't be looked at", error=error, **self._names())
+            if not self._blind:
+                # Once an outage: every shard looks each second.
+                _log.warning("a lease can't be looked at", error=error, **self._names())
+            self._blind = True
             self._absent_since_s = None
             self.held_elsewhere = False
             return False
+        self._blind = False
         self.held_elsewhere = view.holder not in {"", self._owner}
         if view.holder == self._owner:
             return True

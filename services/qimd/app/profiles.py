@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import grpc
 
-from qimd.adapters.etcd import EtcdLease, open_etcd
+from qimd.adapters.etcd import EtcdLease, claim_key, open_etcd
 from qimd.adapters.kafka import (
     Cluster,
     Demands,
@@ -39,7 +39,10 @@ from qimd.ports.log import LogFault
 from qimd.ports.mailbox import MailboxStore
 from qimd.ports.runtime import Runtime
 from qimd.ports.store import ShardKind
+from qimd.telemetry.logs import logger
 from qimd.telemetry.metrics import Metrics
+
+_log = logger("server")
 
 
 @asynccontextmanager
@@ -68,6 +71,7 @@ async def open_backends(
         log = await stack.enter_async_context(open_dispatch_log(settings, runtime))
         await _gate_log(settings, log, runtime)
         lease = await _etcd(settings, stack)
+        await _claim_log(settings, log, lease)
         yield Backends(
             tenants=stores.tenants,
             epochs=stores.epochs,
@@ -243,6 +247,25 @@ async def _gate_log(settings: RunSettings, log: KafkaLog, runtime: Runtime) -> N
         raise await _log_refused(settings, "--redpanda-brokers", late) from None
     except (LogRefused, LogFault, QimError) as refused:
         raise await _log_refused(settings, "--dispatch-topic", refused) from None
+
+
+async def _claim_log(settings: RunSettings, log: KafkaLog, lease: EtcdLease) -> None:
+    """Refuse the log of another deployment: each would drop the other's dispatches as stale."""
+    identity = await log.identity()
+    name = f"logs/{identity.cluster_id}/{identity.topic_id}"
+    try:
+        deployment = await lease.claim(name, settings.deployment)
+    except QimError as error:
+        # As for leases: an etcd that is away is waited for, by whoever owns something.
+        _log.warning("whose log it is can't be looked at", error=error, topic=identity.topic)
+        return
+    if deployment != settings.deployment:
+        raise SettingRefused(
+            "--dispatch-topic",
+            f"{settings.dispatch_topic} is the log of the deployment {deployment}, not of "
+            f"{settings.deployment}: each has a topic of its own. If {deployment} is gone for "
+            f"good, delete {claim_key(name)} in etcd",
+        )
 
 
 async def _log_refused(settings: RunSettings, flag: str, cause: Exception) -> SettingRefused:

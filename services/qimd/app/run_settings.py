@@ -184,7 +184,9 @@ class RunSettings(ProcessSettings):
     etcd_certificate: Path | None = _certificate("etcd")
     etcd_private_key: Path | None = _private_key("etcd")
     deployment: str = setting(
-        "qim", str, "prefix of every key in Redis and etcd: one deployment, one prefix"
+        "qim",
+        str,
+        "prefix of every key in Redis and etcd: one deployment, one prefix, and one dispatch topic",
     )
 
     @property

@@ -38,8 +38,10 @@ from qimd.client.positions import MemoryPositions, PositionStore
 from qimd.client.stream import ClientFrame, ServerFrame, StreamLost
 from qimd.client.wire import event_of, outgoing, sent_of, session_of
 from qimd.contract.errors import error_of
-from qimd.core.errors import ErrorCode, QimError, invalid
-from qimd.core.parameters import FRAME_BYTES_MAX, SEND_EVENTS_MAX
+from qimd.core.errors import ErrorCode, QimError, invalid, unavailable
+from qimd.core.parameters import BODY_BYTES_MAX, FRAME_BYTES_MAX, SEND_EVENTS_MAX
+
+_SEND_BYTES_MAX: Final = FRAME_BYTES_MAX // 2
 
 _CLOSE_FLUSH_S: Final = 2.0
 """Closing waits no longer than this for the last ACK; the server is told at the next start else."""
@@ -164,17 +166,33 @@ class Client:
         """Send any number of events of one conversation, in order; a result for each.
 
         They go in as few SENDs as the limits allow (100 events, 4 MiB), one after another. The
-        valid ones of a SEND commit together; a refused one doesn't stop those behind it.
+        valid ones of a SEND commit together; a refused one doesn't stop those behind it. At the
+        deadline, those of a SEND that was not answered are OutcomeUnknown, and those behind it
+        UNAVAILABLE: they were never sent. Raises OutcomeUnknown only if it is so for all of them.
         """
         deadline_s = self._deadline(timeout_s)
         events = [
             outgoing(content, content.client_msg_id or secrets.token_hex(16))
             for content in contents
         ]
-        results: list[Sent | QimError] = []
-        for batch in _batches(events):
-            results += await self._send_batch(conversation, batch, deadline_s)
-        return results
+        results: dict[int, Sent | QimError] = {
+            index: _too_large(event)
+            for index, event in enumerate(events)
+            if event.ByteSize() > _SEND_BYTES_MAX
+        }
+        left = [index for index in range(len(events)) if index not in results]
+        for batch in _batches([events[index] for index in left]):
+            places, left = left[: len(batch)], left[len(batch) :]
+            try:
+                answered = await self._send_batch(conversation, batch, deadline_s)
+            except OutcomeUnknown as unknown:
+                if len(batch) == len(events):
+                    raise
+                results |= dict.fromkeys(places, unknown)
+                results |= dict.fromkeys(left, unavailable("not sent: the deadline has passed"))
+                break
+            results |= zip(places, answered, strict=True)
+        return [results[index] for index in range(len(events))]
 
     async def _send_batch(
         self, conversation: str, events: Sequence[gateway_pb2.OutgoingEvent], deadline_s: float
@@ -294,6 +312,15 @@ def _only(results: Sequence[Sent | QimError]) -> Sent:
     return result
 
 
+def _too_large(event: gateway_pb2.OutgoingEvent) -> QimError:
+    """What no frame takes would end the stream, and everything else that is on its way."""
+    return invalid(
+        f"the event {event.client_msg_id} has {event.ByteSize()} bytes; a body has at most "
+        f"{BODY_BYTES_MAX}",
+        "events.message.body",
+    )
+
+
 def _batches(
     events: Sequence[gateway_pb2.OutgoingEvent],
 ) -> list[list[gateway_pb2.OutgoingEvent]]:
@@ -303,7 +330,7 @@ def _batches(
     for event in events:
         event_size = event.ByteSize() + 8
         full = not batches or len(batches[-1]) == SEND_EVENTS_MAX
-        if full or size + event_size > FRAME_BYTES_MAX // 2:
+        if full or size + event_size > _SEND_BYTES_MAX:
             batches.append([])
             size = 0
         batches[-1].append(event)

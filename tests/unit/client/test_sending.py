@@ -151,6 +151,42 @@ async def test_many_messages_go_in_few_frames_and_in_order(gateway: Gateway) -> 
         assert [r.seq for r in large if isinstance(r, Sent)] == list(range(251, 351))
 
 
+async def test_what_no_frame_takes_is_refused_here_and_holds_up_nothing(gateway: Gateway) -> None:
+    async with client_of(gateway) as client:
+        contents = [Message(b"first"), Message(bytes(5 << 20), "huge"), Message(b"last")]
+        first, huge, last = await client.send_many("c", contents)
+        assert isinstance(first, Sent)
+        assert isinstance(last, Sent)
+        assert isinstance(huge, QimError)
+        assert huge.code is ErrorCode.INVALID_ARGUMENT
+        assert "at most 65536" in huge.message
+        with pytest.raises(QimError, match="at most 65536"):
+            await client.send("c", bytes(5 << 20))
+    assert [len(frame.send.events) for frame in gateway.seen("send")] == [2]
+
+
+async def test_at_the_deadline_each_of_many_tells_what_became_of_it(gateway: Gateway) -> None:
+    asked = 0
+
+    async def first_alone(peer: Peer, frame: ClientFrame) -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 1
+
+    gateway.answers["send"] = first_alone
+    async with client_of(gateway) as client:
+        contents = [Message(b"%d" % n) for n in range(250)]
+        results = await client.send_many("c", contents, timeout_s=0.3)
+    assert all(isinstance(one, Sent) for one in results[:100])
+    assert all(isinstance(one, OutcomeUnknown) for one in results[100:200])
+    for one in results[200:]:
+        assert isinstance(one, QimError)
+        assert (one.code, one.message) == (
+            ErrorCode.UNAVAILABLE,
+            "not sent: the deadline has passed",
+        )
+
+
 async def test_a_restarted_server_is_found_again(gateway: Gateway) -> None:
     async with client_of(gateway) as client:
         gateway.peer.drop()

@@ -1,5 +1,5 @@
 """Leases in etcd."""
 
-from qimd.adapters.etcd.lease import EtcdLease, open_etcd
+from qimd.adapters.etcd.lease import EtcdLease, claim_key, open_etcd
 
-__all__ = ["EtcdLease", "open_etcd"]
+__all__ = ["EtcdLease", "claim_key", "open_etcd"]

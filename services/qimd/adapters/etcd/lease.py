@@ -148,6 +148,21 @@ class EtcdLease:
             return _in_doubt(error)
         return Applied(None) if done else _ENDED
 
+    async def claim(self, name: str, claimant: str) -> str:
+        """Who claimed a name first, of all deployments that this etcd is shared by: the claimant,
+        if nobody had. A claim is for ever. Raises QimError(UNAVAILABLE).
+        """
+        key, transactions = claim_key(name).encode(), self._client.transactions
+        try:
+            taken, found = await self._client.transaction(
+                [transactions.create(key) == 0],
+                [transactions.put(key, claimant.encode())],
+                [transactions.get(key)],
+            )
+        except ClientError as error:
+            raise unavailable(f"etcd does not answer ({_reason(error)})") from error
+        return claimant if taken else found[0][0][0].decode()
+
     async def _look(self, keys: _Keys) -> _Stored:
         """Both keys at one revision. Raises ClientError."""
         get = self._client.transactions.get
@@ -163,6 +178,11 @@ class EtcdLease:
     def _keys(self, kind: ShardKind, shard: int) -> _Keys:
         place = f"{self._prefix}/{kind.value}/{shard}"
         return _Keys(f"{place}/holder".encode(), f"{place}/released".encode())
+
+
+def claim_key(name: str) -> str:
+    """The key of a claim: under no deployment's prefix."""
+    return f"qim.claims/{name}"
 
 
 class _TlsClient(Client):  # type: ignore[misc]

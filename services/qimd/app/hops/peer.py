@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from grpc import aio
+from grpc import StatusCode, aio
 
 from qim.hop.v1.hop_service_pb2 import Hint, HopAnswer, HopCall, HopReply
 from qimd.app.hops import asks
@@ -165,7 +165,10 @@ class Peer:
         try:
             await self._read(call)
         except aio.AioRpcError as error:
-            _log.warning("a stream was lost", peer=self.address, status=error.code().name)
+            hint: dict[str, str] = {}
+            if error.code() is StatusCode.UNAUTHENTICATED:
+                hint["hint"] = "the other process was started with other --secrets, or certificates"
+            _log.warning("a stream was lost", peer=self.address, status=error.code().name, **hint)
         except ContractViolation as violation:
             # Some call's answer was in it: whoever waits is told now, not at the deadline.
             _log.error("an unreadable reply of another process", error=violation)

@@ -1,11 +1,15 @@
 """The running system: one event's way, quarantine, shards."""
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 import click
 
+from qimd.core.errors import ErrorCode, QimError
 from qimd.ctl.options import Options, shared
 from qimd.ctl.output import Column, Row, note
+
+T = TypeVar("T")
 
 _STEP: Final = (
     Column("stage"),
@@ -152,9 +156,18 @@ def list_quarantine(options: Options, limit: int) -> None:
 @shared()
 @click.pass_obj
 def shards(options: Options) -> None:
-    """Show the mailbox shards and the session projection's partitions."""
+    """Show the mailbox shards and the list's partitions, by the roles of the process asked."""
     with options.admin() as client:
-        mailbox, projection = client.mailbox_shards(), client.projection_partitions()
+        mailbox, projection = (
+            _of_role(client.mailbox_shards),
+            _of_role(client.projection_partitions),
+        )
+    if mailbox is None and projection is None:
+        raise QimError(
+            ErrorCode.INVALID_ARGUMENT,
+            "the process has neither mailbox shards nor session partitions: ask one of the role "
+            "mailbox or session",
+        )
     rows: list[Row] = [
         {
             "kind": "mailbox",
@@ -169,7 +182,7 @@ def shards(options: Options) -> None:
             "position_seq": str(one.position_seq),
             "watermark_floor_seq": str(one.watermark_floor_seq),
         }
-        for one in mailbox
+        for one in mailbox or ()
     ]
     rows += [
         {
@@ -180,9 +193,19 @@ def shards(options: Options) -> None:
             "high_watermark": one.high_watermark,
             "lag": max(0, one.high_watermark - one.next_offset),
         }
-        for one in projection
+        for one in projection or ()
     ]
     options.out.rows(_SHARD, rows)
+
+
+def _of_role(call: Callable[[], T]) -> T | None:
+    """What a process of the role answers; None of one without it."""
+    try:
+        return call()
+    except QimError as error:
+        if error.code is ErrorCode.UNIMPLEMENTED:
+            return None
+        raise
 
 
 @click.command()
