@@ -59,7 +59,36 @@ def load(path: Path) -> Credentials | None:
         ) from None
 
 
-def mint(credentials: Credentials, user: str, device: str, life_s: int) -> str:
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Whose tokens a key signs."""
+
+    tenant: str
+    key_id: str
+    private_key: bytes = field(repr=False)
+    """32 bytes of Ed25519."""
+
+
+def read_key(path: Path) -> bytes:
+    """The Ed25519 key of a PEM file. Raises Missing, which quotes nothing of it."""
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    except ModuleNotFoundError:
+        raise _no_crypto() from None
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError):
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise Missing(
+            f"{path} is no unencrypted PEM file of an Ed25519 key.",
+            "Make one: openssl genpkey -algorithm ed25519 -out key.pem",
+        )
+    return key.private_bytes_raw()
+
+
+def mint(signer: Credentials | Signer, user: str, device: str, life_s: int) -> str:
     """A new access token of the tenant, signed with its key. Raises Missing without PyJWT."""
     import secrets
 
@@ -69,18 +98,22 @@ def mint(credentials: Credentials, user: str, device: str, life_s: int) -> str:
         import jwt
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     except ModuleNotFoundError:
-        raise Missing(
-            "Signing a token needs PyJWT with cryptography.",
-            "Install the extra: pip install 'qim[server]', or give a token with --token.",
-        ) from None
+        raise _no_crypto() from None
     now_s = int(time.time())
     claims = {
         "sub": check_id(user, "user"),
-        "tenant": credentials.tenant,
+        "tenant": signer.tenant,
         "device": check_id(device, "device"),
         "jti": secrets.token_hex(16),
         "iat": now_s,
         "exp": now_s + life_s,
     }
-    key = Ed25519PrivateKey.from_private_bytes(credentials.private_key)
-    return jwt.encode(claims, key, algorithm="EdDSA", headers={"kid": credentials.key_id})
+    key = Ed25519PrivateKey.from_private_bytes(signer.private_key)
+    return jwt.encode(claims, key, algorithm="EdDSA", headers={"kid": signer.key_id})
+
+
+def _no_crypto() -> Missing:
+    return Missing(
+        "Signing a token needs PyJWT with cryptography.",
+        "Install the extra: pip install 'qim[server]', or give a token with --token.",
+    )

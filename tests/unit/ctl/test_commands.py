@@ -10,6 +10,7 @@ from pathlib import Path
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from qimd.core.errors import ERRORS, ErrorCode, QimError
 from qimd.ctl.exits import MISSING, REFUSED, TRY_AGAIN, USAGE, exit_code
@@ -226,3 +227,31 @@ def test_secrets_never_show_in_the_options_repr(tmp_path: Path) -> None:
     options.credentials()
     assert "secret" not in repr(options)
     assert "the admin token" not in repr(options)
+
+
+def test_a_token_is_signed_with_a_tenants_own_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "acme.pem"
+    path.write_bytes(
+        KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    )
+    key = ("--key", str(path), "--key-id", "one")
+    assert run(["token", "--tenant", "acme", "--user", "anna", *key]) == 0
+    token = capsys.readouterr().out.strip()
+    claims = jwt.decode(token, KEY.public_key(), algorithms=["EdDSA"])
+    assert (claims["tenant"], claims["sub"]) == ("acme", "anna")
+    assert jwt.get_unverified_header(token)["kid"] == "one"
+
+
+def test_what_is_no_key_is_refused_and_not_quoted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "secret.json"
+    path.write_text('{"admin_token": "very secret"}')
+    key = ("--key", str(path), "--key-id", "one")
+    assert run(["token", "--tenant", "acme", "--user", "anna", *key]) == MISSING
+    told = capsys.readouterr().err
+    assert "openssl genpkey" in told
+    assert "very secret" not in told
+    assert run(["token", "--tenant", "acme", "--user", "anna", *key[:2]]) == USAGE

@@ -1,11 +1,12 @@
 """What needs no server: error codes, tokens, shell completion, settings."""
 
+from pathlib import Path
 from typing import Final
 
 import click
 
 from qimd.core.errors import ERRORS, ErrorCode
-from qimd.ctl.credentials import mint
+from qimd.ctl.credentials import Credentials, Signer, mint, read_key
 from qimd.ctl.options import DEVICE_DEFAULT, TOKEN_LIFE_S, Options, shared
 from qimd.ctl.output import Column, Row
 
@@ -70,16 +71,31 @@ def _error_row(code: ErrorCode) -> Row:
     show_default=True,
     metavar="SECONDS",
 )
+@click.option(
+    "--key",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="PEM file of the tenant's Ed25519 key; else the data folder's key signs.",
+)
+@click.option("--key-id", metavar="ID", help="What the tenant calls that key.")
 @shared()
 @click.pass_obj
-def token(options: Options, user: str, device: str, life_s: int) -> None:
-    """Make an access token of the data folder's tenant, for development."""
-    credentials = options.the_credentials("Making a token")
-    made = mint(credentials, user, device, life_s)
+def token(
+    options: Options, user: str, device: str, life_s: int, key: Path | None, key_id: str | None
+) -> None:
+    """Make an access token: with a tenant's key, or, for development, of the data folder's."""
+    if (key is None) != (key_id is None):
+        raise click.UsageError("--key and --key-id go together")
+    signer: Credentials | Signer
+    if key is not None and key_id is not None:
+        signer = Signer(options.the_tenant(), key_id, read_key(key))
+    else:
+        signer = options.the_credentials("Making a token")
+    made = mint(signer, user, device, life_s)
     if options.output == "table":
         options.out.text(made)
         return
-    row: Row = {"token": made, "tenant": credentials.tenant, "user": user, "device": device}
+    row: Row = {"token": made, "tenant": signer.tenant, "user": user, "device": device}
     options.out.record((Column("token"),), row)
 
 
