@@ -7,6 +7,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 PYTHON ?= python3
+, := ,
 BIN := .venv/bin
 
 # The same answer on a laptop and in CI: no colour codes in logs.
@@ -25,7 +26,8 @@ setup: ## Install everything into .venv, from the locks; does nothing when nothi
 
 .PHONY: demo
 demo: setup ## Kill a server amid chat, twice, and count every event; CHAT=file.jsonl PROFILE=standard|scylla
-	@$(if $(filter standard scylla,$(PROFILE)),$(BIN)/python -m tests.engines run) \
+	@$(if $(filter standard scylla,$(PROFILE)),$(BIN)/python -m tests.engines run \
+			$(if $(filter standard,$(PROFILE)),--only redis$(,)etcd$(,)kafka)) \
 		$(BIN)/python -m qimd.app.demo $(if $(PROFILE),--profile $(PROFILE)) \
 		$(if $(CHAT),--chat $(CHAT))
 

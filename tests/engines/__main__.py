@@ -1,12 +1,12 @@
 """Install, start and stop the engines of the tests.
 
     python -m tests.engines install|up|down|status [NAME...]
-    python -m tests.engines run COMMAND [ARGUMENT...]
+    python -m tests.engines run [--only NAME,...] COMMAND [ARGUMENT...]
     python -m tests.engines lock
 
-`up` installs what is missing; `run` has all engines up for a command, tells it where by the
-variables that `qimd run` reads, and stops those that it started itself; `lock` writes the lists of
-checksums anew. The exit status of `run` is the command's; else it is 1 if an engine is missing.
+`up` installs what is missing; `run` has all engines, or some, up for a command, tells it where by
+the variables that `qimd run` reads, and stops those that it started itself; `lock` writes the lists
+of checksums anew. The exit status of `run` is the command's; else it is 1 if an engine is missing.
 """
 
 import os
@@ -18,11 +18,11 @@ from tests.engines import ENGINES, cassandra, kafka, settings
 from tests.engines.fleet import Fleet, elsewhere
 
 
-def run(fleet: Fleet, command: Sequence[str]) -> int:
-    """Run a command while the engines are up; what ran before goes on after it."""
+def run(fleet: Fleet, command: Sequence[str], names: Sequence[str] = ENGINES) -> int:
+    """Run a command while engines are up; what ran before goes on after it."""
     before = fleet.addresses()
     try:
-        tell(fleet.up(ENGINES), fleet.missing())
+        tell(fleet.up(names), fleet.missing())
         return subprocess.run(command, check=False, env=os.environ | settings()).returncode
     finally:
         fleet.down([name for name in ENGINES if name not in before])
@@ -41,7 +41,9 @@ def tell(addresses: dict[str, str], missing: dict[str, str]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     match arguments:
-        case ["run", _, *_]:
+        case ["run", "--only", only, _, *_] if set(names := only.split(",")) <= set(ENGINES):
+            return run(Fleet(), arguments[3:], names)
+        case ["run", command, *_] if not command.startswith("-"):
             return run(Fleet(), arguments[1:])
         case ["lock"]:
             for jars in (kafka.JARS, cassandra.JARS):

@@ -2,7 +2,8 @@
 
 A conversation's outbox is indexed by its writer shard, and a user's mailbox lives in one partition
 of the topic: other counts would look for both in the wrong place, in silence. The file
-`DATA/deployment.json` is written at the first start and compared at each later one.
+`DATA/deployment.json` is written at the first start and compared at each later one. It also says
+that there is a database, so that a folder which has lost it is no empty server.
 """
 
 import json
@@ -10,11 +11,12 @@ from pathlib import Path
 from typing import Final
 
 from qimd.app.dev_settings import DevSettings
-from qimd.app.folder import read_kept, write_private
+from qimd.app.folder import DATABASE_NAME, read_kept, write_private
 from qimd.app.setting_kinds import SettingRefused, flag_of
 
 FILE_NAME: Final = "deployment.json"
 FORMAT: Final = 1
+_DATABASE: Final = "database"
 _FIXED: Final = ("mailbox_shards", "writer_shards")
 
 
@@ -41,3 +43,17 @@ def settle_facts(folder: Path, settings: DevSettings) -> None:
             f"{facts[name]} is refused: {folder} was made with {stored[name]}, for good. "
             "Start with that, or use another --data folder",
         )
+    if stored.get(_DATABASE) and not (folder / DATABASE_NAME).exists():
+        raise SettingRefused(
+            "--data",
+            f"{folder / DATABASE_NAME} is missing, which held all of its messages. Restore it, "
+            "with the -wal file beside it if there was one, or use another --data folder",
+        )
+
+
+def note_database(folder: Path) -> None:
+    """The database is there, durably. Raises SettingRefused."""
+    path = folder / FILE_NAME
+    facts = json.loads(read_kept(path) or "{}")
+    if not facts.get(_DATABASE):
+        write_private(path, json.dumps(facts | {_DATABASE: True}) + "\n")

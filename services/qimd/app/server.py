@@ -18,7 +18,7 @@ from typing import Final
 from qimd.adapters.sqlite import OpenRefused, SqliteBackends, open_sqlite
 from qimd.app.banner import banner, dev_token
 from qimd.app.credentials import Credentials, load_or_create, store, with_addresses
-from qimd.app.deployment import settle_facts
+from qimd.app.deployment import note_database, settle_facts
 from qimd.app.dev_settings import DevSettings
 from qimd.app.folder import DATABASE_NAME, KeptFiles, prepare_folder
 from qimd.app.housekeeping import enforce_retention
@@ -82,6 +82,7 @@ async def open_server(settings: DevSettings, version: str = "") -> AsyncIterator
         runtime = AsyncioRuntime(metrics)
         engine = await _open_engine(folder, settings, runtime)
         stack.push_async_callback(engine.close)
+        note_database(folder)
         tracing = await stack.enter_async_context(open_tracing(settings, runtime, metrics))
         stack.push_async_callback(runtime.cancel_all)
         admin = AdminToken(credentials.admin_token)

@@ -17,7 +17,7 @@ from qimd.app.credentials import (
     store,
     with_addresses,
 )
-from qimd.app.deployment import settle_facts
+from qimd.app.deployment import note_database, settle_facts
 from qimd.app.dev_settings import DevSettings
 from qimd.app.folder import DATABASE_NAME, KeptFiles, prepare_folder, write_private
 from qimd.app.lock import LOCK_NAME, FolderInUse, FolderLock
@@ -193,3 +193,15 @@ def test_a_kept_file_that_was_removed_or_replaced_is_noticed(tmp_path: Path) -> 
     assert files.lost() == kept
     kept.unlink()
     assert files.lost() == kept
+
+
+def test_a_folder_that_has_lost_its_database_is_no_empty_server(tmp_path: Path) -> None:
+    settle_facts(tmp_path, DevSettings())
+    # A start that was cut short before there was one.
+    settle_facts(tmp_path, DevSettings())
+    (tmp_path / DATABASE_NAME).touch()
+    note_database(tmp_path)
+    settle_facts(tmp_path, DevSettings())
+    (tmp_path / DATABASE_NAME).unlink()
+    with pytest.raises(SettingRefused, match="Restore it, with the -wal file beside it"):
+        settle_facts(tmp_path, DevSettings())
