@@ -19,6 +19,7 @@ def poller_ends() -> Iterator[None]:
     gRPC's poller lives as long as any of its objects: what a module leaves to the collector goes
     before the next one.
     """
+    gc.collect()
     yield
     gc.collect()
 
