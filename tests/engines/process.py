@@ -182,7 +182,7 @@ class Server(ABC):
         deadline = time.monotonic() + within_s
         while not self.answers():
             if not self.running().alive():
-                raise NotUp(f"it ended by itself:\n{self.tail()[-2000:]}", self.tail())
+                raise NotUp("it ended by itself", self.tail())
             if time.monotonic() > deadline:
                 self.kill()
                 raise NotUp(f"it does not answer after {within_s:.0f} s", self.tail())
