@@ -63,9 +63,11 @@ class Process:
     folder: str
 
     def alive(self) -> bool:
-        # A child that ended keeps its pid until it is reaped.
+        # A child that ended keeps its pid until it is reaped. Of one that has just begun `ps` may
+        # not show the command line yet.
         with suppress(ChildProcessError):
-            os.waitpid(self.pid, os.WNOHANG)
+            ended, _ = os.waitpid(self.pid, os.WNOHANG)
+            return not ended
         shown = subprocess.run(
             ("ps", "-ww", "-o", "args=", "-p", str(self.pid)),
             capture_output=True,
