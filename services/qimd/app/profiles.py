@@ -251,7 +251,10 @@ async def _gate_log(settings: RunSettings, log: KafkaLog, runtime: Runtime) -> N
 
 async def _claim_log(settings: RunSettings, log: KafkaLog, lease: EtcdLease) -> None:
     """Refuse the log of another deployment: each would drop the other's dispatches as stale."""
-    identity = await log.identity()
+    try:
+        identity = await log.identity()
+    except (LogFault, QimError) as refused:
+        raise await _log_refused(settings, "--dispatch-topic", refused) from None
     name = f"logs/{identity.cluster_id}/{identity.topic_id}"
     try:
         deployment = await lease.claim(name, settings.deployment)

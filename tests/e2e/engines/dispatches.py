@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from aiokafka.protocol.admin import DeleteRecordsRequest
-from tests.e2e.engines.deployment import SHARDS, TENANT
+from tests.e2e.engines.deployment import SHARDS, TENANT, Deployment, Process, until
 
 from qim.dispatch.v1.group_dispatch_pb2 import GroupDispatch
 from qimd.adapters.kafka import KafkaLog
@@ -59,6 +59,18 @@ async def append(log: KafkaLog, batch: Sequence[ProduceRecord]) -> None:
     producer = await log.open_producer()
     assert all(isinstance(each, Applied) for each in await producer.produce(batch))
     await producer.close()
+
+
+async def inject(deployment: Deployment, batch: Sequence[ProduceRecord], process: Process) -> None:
+    """Append them as another process would, and return once the mailbox has been past them."""
+    async with deployment.log() as log:
+        await append(log, batch)
+
+    def is_past() -> bool:
+        with deployment.admin_of(process) as admin:
+            return all(one.next_offset == one.high_watermark for one in admin.mailbox_shards())
+
+    await until(is_past, "the mailbox has read what was injected")
 
 
 async def delete_records(log: KafkaLog) -> None:

@@ -5,7 +5,7 @@ from typing import Final
 
 from tests.e2e.engines.builds import step_clock
 from tests.e2e.engines.deployment import Deployment, Process, owned_by, until
-from tests.e2e.engines.dispatches import append, delete_records, records
+from tests.e2e.engines.dispatches import delete_records, inject, records
 from tests.e2e.engines.traffic import Traffic
 
 from qimd.contract import codec
@@ -39,14 +39,7 @@ async def comes_again(
     """Dispatch it all once more: whether it was absorbed, else it is delivered; and how much the
     mailbox had forgotten when it came.
     """
-    async with deployment.log() as log:
-        await append(log, batch)
-
-    def is_past() -> bool:
-        with deployment.admin_of(process) as admin:
-            return all(one.next_offset == one.high_watermark for one in admin.mailbox_shards())
-
-    await until(is_past, "the mailbox has read what came again")
+    await inject(deployment, batch, process)
     found = await asyncio.to_thread(process.samples)
     absorbed = await asyncio.to_thread(process.total, "duplicates_total")
     entered = found.get('stage_entries_total{stage="mailbox"}', 0.0)

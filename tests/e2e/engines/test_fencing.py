@@ -20,14 +20,12 @@ from tests.e2e.engines.deployment import (
     Process,
     deployed,
     owned_by,
-    until,
 )
-from tests.e2e.engines.dispatches import STRANGERS, append, forged, records
+from tests.e2e.engines.dispatches import STRANGERS, forged, inject, records
 from tests.e2e.engines.traffic import ROOMS, Traffic, push, served
 
 from qim.dispatch.v1.group_dispatch_pb2 import GroupDispatch
 from qimd.app.demo_verdict import Verdict
-from qimd.ports.log import ProduceRecord
 
 INJECTED = 20
 """A half before the mailbox is restarted, a half behind it."""
@@ -42,18 +40,6 @@ def since(deployment: Deployment, start_s: float) -> Counter[tuple[str, str]]:
         for line in journal(deployment.folder)
         if line["began_s"] > start_s
     )
-
-
-async def inject(deployment: Deployment, batch: Sequence[ProduceRecord], process: Process) -> None:
-    """Append them as an old owner would, and return once the mailbox has been past them."""
-    async with deployment.log() as log:
-        await append(log, batch)
-
-    def is_past() -> bool:
-        with deployment.admin_of(process) as admin:
-            return all(one.next_offset == one.high_watermark for one in admin.mailbox_shards())
-
-    await until(is_past, "the mailbox has read what was injected")
 
 
 def counted(process: Process) -> tuple[float, float]:

@@ -10,7 +10,17 @@ from typing import Final
 FORMAT_VERSION: Final = 2
 """Raised by any change that an older build would read wrongly."""
 
-SCHEMA: Final = """
+_MAILBOX_SEEN: Final = """
+-- Where dispatches were seen, of what mailbox_records does not tell: what has expired, duplicates.
+CREATE TABLE mailbox_seen (
+    shard INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    dispatch_id BLOB NOT NULL,
+    PRIMARY KEY (shard, seq)
+) STRICT, WITHOUT ROWID;
+"""
+
+SCHEMA: Final = f"""
 -- Ended by whoever runs it, with the format version in the same transaction.
 BEGIN IMMEDIATE;
 
@@ -237,6 +247,7 @@ CREATE TABLE mailbox_entries (
     PRIMARY KEY (user_id, seq)
 ) STRICT, WITHOUT ROWID;
 
+{_MAILBOX_SEEN}
 -- The persistent dedupe. lane_mask is the 64 bits as a signed integer; a dispatch was seen last at
 -- seen_seq.
 CREATE TABLE dispatch_progress (
@@ -244,14 +255,6 @@ CREATE TABLE dispatch_progress (
     lane_mask INTEGER NOT NULL,
     content_digest BLOB NOT NULL,
     seen_seq INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-
--- Where dispatches were seen, of what mailbox_records does not tell: what has expired, duplicates.
-CREATE TABLE mailbox_seen (
-    shard INTEGER NOT NULL,
-    seq INTEGER NOT NULL,
-    dispatch_id BLOB NOT NULL,
-    PRIMARY KEY (shard, seq)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE devices (
@@ -306,15 +309,10 @@ CREATE TABLE quarantine (
 """
 
 # What was done before places were kept stays known for ever: nobody can tell where it was seen.
-FROM_1: Final = """
+FROM_1: Final = f"""
 BEGIN IMMEDIATE;
 ALTER TABLE dispatch_progress ADD COLUMN seen_seq INTEGER NOT NULL DEFAULT 9223372036854775807;
-CREATE TABLE mailbox_seen (
-    shard INTEGER NOT NULL,
-    seq INTEGER NOT NULL,
-    dispatch_id BLOB NOT NULL,
-    PRIMARY KEY (shard, seq)
-) STRICT, WITHOUT ROWID;
+{_MAILBOX_SEEN}
 UPDATE meta SET value = 2 WHERE name = 'format_version';
 COMMIT;
 """
