@@ -5,7 +5,7 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from qimd.adapters.sqlite.schema import FORMAT_VERSION, FROM_1, SCHEMA
+from qimd.adapters.sqlite.schema import ADD_SEEN_SEQ, FORMAT_VERSION, MAILBOX_SEEN, SCHEMA
 
 BUSY_TIMEOUT_MS: Final = 5_000
 """How long a start waits for a backup or an inspection that holds the file."""
@@ -107,10 +107,15 @@ def _prepare(db: sqlite3.Connection) -> None:
     db.execute(f"PRAGMA wal_autocheckpoint = {WAL_AUTOCHECKPOINT_PAGES:d}")
     if version == 0:
         db.executescript(SCHEMA)
+        db.execute(MAILBOX_SEEN)
         db.execute("INSERT INTO meta VALUES ('format_version', ?)", (FORMAT_VERSION,))
         db.execute("COMMIT")
     elif version == 1:
-        db.executescript(FROM_1)
+        db.execute("BEGIN IMMEDIATE")
+        db.execute(ADD_SEEN_SEQ)
+        db.execute(MAILBOX_SEEN)
+        db.execute("UPDATE meta SET value = ? WHERE name = 'format_version'", (FORMAT_VERSION,))
+        db.execute("COMMIT")
 
 
 def _format_version(db: sqlite3.Connection) -> int:

@@ -10,17 +10,7 @@ from typing import Final
 FORMAT_VERSION: Final = 2
 """Raised by any change that an older build would read wrongly."""
 
-_MAILBOX_SEEN: Final = """
--- Where dispatches were seen, of what mailbox_records does not tell: what has expired, duplicates.
-CREATE TABLE mailbox_seen (
-    shard INTEGER NOT NULL,
-    seq INTEGER NOT NULL,
-    dispatch_id BLOB NOT NULL,
-    PRIMARY KEY (shard, seq)
-) STRICT, WITHOUT ROWID;
-"""
-
-SCHEMA: Final = f"""
+SCHEMA: Final = """
 -- Ended by whoever runs it, with the format version in the same transaction.
 BEGIN IMMEDIATE;
 
@@ -247,7 +237,6 @@ CREATE TABLE mailbox_entries (
     PRIMARY KEY (user_id, seq)
 ) STRICT, WITHOUT ROWID;
 
-{_MAILBOX_SEEN}
 -- The persistent dedupe. lane_mask is the 64 bits as a signed integer; a dispatch was seen last at
 -- seen_seq.
 CREATE TABLE dispatch_progress (
@@ -308,11 +297,18 @@ CREATE TABLE quarantine (
 ) STRICT;
 """
 
-# What was done before places were kept stays known for ever: nobody can tell where it was seen.
-FROM_1: Final = f"""
-BEGIN IMMEDIATE;
-ALTER TABLE dispatch_progress ADD COLUMN seen_seq INTEGER NOT NULL DEFAULT 9223372036854775807;
-{_MAILBOX_SEEN}
-UPDATE meta SET value = 2 WHERE name = 'format_version';
-COMMIT;
+MAILBOX_SEEN: Final = """
+-- Where dispatches were seen, of what mailbox_records does not tell: what has expired, duplicates.
+CREATE TABLE mailbox_seen (
+    shard INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    dispatch_id BLOB NOT NULL,
+    PRIMARY KEY (shard, seq)
+) STRICT, WITHOUT ROWID
 """
+"""The last table of the schema, and what format 1 lacks besides a column."""
+
+# What was done before places were kept stays known for ever: nobody can tell where it was seen.
+ADD_SEEN_SEQ: Final = (
+    "ALTER TABLE dispatch_progress ADD COLUMN seen_seq INTEGER NOT NULL DEFAULT 9223372036854775807"
+)
