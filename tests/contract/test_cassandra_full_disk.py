@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.contract.builders import block, event, key, user, value
 from tests.contract.cassandra_engine import runs_here
 from tests.contract.cassandra_faults import commit, conversation
-from tests.contract.test_mailbox import FIRST, TERM, record
+from tests.contract.owners import FIRST, TERM, record
 from tests.contract.test_redis_mailbox import step_of
 from tests.engines.cassandra import Cassandra
 from tests.engines.process import HOST

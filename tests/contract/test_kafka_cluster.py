@@ -9,7 +9,7 @@ import pytest
 from tests.contract.builders import ANNA, block, event, ref, user
 from tests.contract.engines import PARTITIONS, RECORD_BYTES_MAX, RETENTION_MS, Engine
 from tests.contract.kafka_engine import eventually, patient
-from tests.contract.test_mailbox import Owner, record
+from tests.contract.owners import Owner, record
 from tests.engines.kafka import Kafka, cluster
 
 from qimd.adapters.kafka import Demands, KafkaLog, LogRefused, create_topic, gate, open_kafka

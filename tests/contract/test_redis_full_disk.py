@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests import engines
 from tests.contract.builders import block, event, ref, user, value
+from tests.contract.owners import FIRST, TERM, record
 from tests.contract.redis_scenes import namespace, start, url
-from tests.contract.test_mailbox import FIRST, TERM, record
 from tests.contract.test_redis_mailbox import step_of
 from tests.engines.redis import Redis
 from tests.support.disk import fill, small_disk

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 from tests import engines
 from tests.contract.builders import ANNA, BEN, block, device, event, key, ref, refused, user, value
-from tests.contract.test_mailbox import FIRST, TERM, at, kept_record, record
+from tests.contract.owners import FIRST, TERM, at, kept_record, record
 from tests.engines.redis import Redis
 
 from qimd.adapters.redis import RedisStores, open_redis

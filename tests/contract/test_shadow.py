@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 from tests.contract.builders import ANNA, BEN, block, device, key, user, value
 from tests.contract.engines import Engine, memory_engine
-from tests.contract.test_mailbox import FIRST, TERM, Owner, at, record, seqs
+from tests.contract.owners import FIRST, TERM, Owner, at, record, seqs
 from tests.support.runtime import ManualRuntime
 
 from qimd.adapters.memory import FaultPlan, MemoryCluster
