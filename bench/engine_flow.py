@@ -9,7 +9,7 @@ from typing import Final
 from bench.deployment import SHARDS, Deployment
 from bench.harness import demand
 from bench.prefill import Population
-from bench.server import TENANT, caught_up, projected, wait_until
+from bench.server import TENANT, caught_up, dispatched, projected, wait_until
 from bench.streams import Device, device
 from qimd.client import AdminClient
 from qimd.core.routing import RoutingTable
@@ -27,7 +27,7 @@ async def flowing(deployment: Deployment, population: Population) -> AsyncIterat
         for group in range(population.groups):
             name = population.conversation(group)
             admin.create_conversation(TENANT, name, population.names(group))
-            wait_until(lambda of=name: _is_in_the_log(admin, of), "the members' joins")  # type: ignore[misc]
+            wait_until(lambda of=name: dispatched(admin, of), "the members' joins")  # type: ignore[misc]
     tokens = deployment.tokens()
     async with AsyncExitStack() as stack:
         senders = []
@@ -36,11 +36,6 @@ async def flowing(deployment: Deployment, population: Population) -> AsyncIterat
             opened = device(deployment.address, token, pushes=False)
             senders.append(await stack.enter_async_context(opened))
         yield Flow(deployment, population, senders)
-
-
-def _is_in_the_log(admin: AdminClient, conversation: str) -> bool:
-    found = admin.get_conversation(TENANT, conversation)
-    return found.dispatched_through == found.head_version
 
 
 def offsets(admin: AdminClient) -> int:
@@ -65,7 +60,7 @@ class Flow:
         with self._deployment.admin("connection") as admin:
             for group in range(len(self._senders)):
                 name = self._population.conversation(group)
-                wait_until(lambda of=name: _is_in_the_log(admin, of), "the log having all")  # type: ignore[misc]
+                wait_until(lambda of=name: dispatched(admin, of), "the log having all")  # type: ignore[misc]
 
     async def burst(self, messages: int) -> tuple[int, float, float]:
         """Have every group sent `messages`: how many records they made, seconds until every

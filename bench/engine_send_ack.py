@@ -18,7 +18,7 @@ from bench.harness import AT_MOST, Measure, Target, demand, percentile
 from bench.processes import Peer
 from bench.rawredis import RawRedis
 from bench.send_ack import Sizes, echo_times, send_times
-from bench.server import TENANT, caught_up, wait_until
+from bench.server import TENANT, caught_up, dispatched, wait_until
 from bench.streams import CHANNEL_OPTIONS, CONNECT, device
 from qimd.core.parameters import DISPATCH_CHUNK_RECIPIENTS
 
@@ -71,10 +71,11 @@ async def _measure(
     ):
         bare: Any = channel.stream_stream(CONNECT)()
         ids: list[bytes] = []
-        with deployment.admin("mailbox") as admin:
+        with deployment.admin("connection") as admin, deployment.admin("mailbox") as mailbox:
             for block in range(-1, sizes.blocks):
                 send = await send_times(sender, sizes, block, sizes.pause_s, ids)
-                wait_until(lambda: caught_up(admin), "the mailbox catching up")
+                wait_until(lambda: dispatched(admin, "chat"), "the log having all")
+                wait_until(lambda: caught_up(mailbox), "the mailbox catching up")
                 echo = await echo_times(bare, sizes.sends, sizes.pause_s)
                 write = await _writes(raw, sizes)
                 if block >= 0:

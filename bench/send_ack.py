@@ -22,10 +22,9 @@ import grpc
 from bench.harness import AT_MOST, Measure, Target, demand, percentile
 from bench.processes import Peer
 from bench.rawsqlite import commits_s, connect
-from bench.server import TENANT, DevServer, caught_up, wait_until
+from bench.server import TENANT, DevServer, caught_up, dispatched, wait_until
 from bench.streams import CHANNEL_OPTIONS, CONNECT, Device, accepted, device, send_frame
 from qim.gateway.v1.gateway_pb2 import ServerFrame
-from qimd.client import AdminClient
 
 _MEMBERS: Final = 20
 _BODY: Final = b"see you at the harbour at nine"
@@ -89,7 +88,8 @@ async def _measure(sizes: Sizes, folder: Path) -> tuple[_Times, _Times]:
             for block in range(-1, sizes.blocks):
                 for times, pause_s in loads:
                     send = await send_times(sender, sizes, block, pause_s, ids)
-                    wait_until(lambda: _delivered(admin), "the mailbox catching up")
+                    wait_until(lambda: dispatched(admin, "chat"), "the log having all")
+                    wait_until(lambda: caught_up(admin), "the mailbox catching up")
                     echo = await echo_times(bare, sizes.sends, pause_s)
                     commit = await _commit(raw, sizes.sends, pause_s)
                     if block >= 0:
@@ -102,12 +102,6 @@ async def _measure(sizes: Sizes, folder: Path) -> tuple[_Times, _Times]:
     pulled = [each.event.event_id for each in found if each.event.client_msg_id]
     demand(pulled == ids, "the mailbox is not what was acknowledged, in order")
     return loads[0][0], loads[1][0]
-
-
-def _delivered(admin: AdminClient) -> bool:
-    """Whether every message is in the log, and all that is there in the mailboxes."""
-    chat = admin.get_conversation(TENANT, "chat")
-    return chat.dispatched_through == chat.head_version and caught_up(admin)
 
 
 async def send_times(

@@ -161,6 +161,12 @@ def caught_up(admin: AdminClient) -> bool:
     return all(shard.next_offset >= shard.high_watermark for shard in admin.mailbox_shards())
 
 
+def dispatched(admin: AdminClient, conversation: str) -> bool:
+    """Whether the log has every event of a conversation: a SEND is acknowledged before that."""
+    found = admin.get_conversation(TENANT, conversation)
+    return found.dispatched_through == found.head_version
+
+
 def projected(admin: AdminClient) -> bool:
     """Whether the session projection has, too."""
     partitions = admin.projection_partitions()
