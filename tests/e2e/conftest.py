@@ -1,6 +1,5 @@
 """One server for all tests that leave it as it was: each uses names of its own."""
 
-import gc
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 
@@ -10,18 +9,6 @@ from tests.e2e.support.idle import idle_client
 from tests.e2e.support.tenancy import Operator, Tenancy, zeros
 
 from qimd.telemetry.metrics import ZEROS
-
-
-@pytest.fixture(scope="module", autouse=True)
-def poller_ends() -> Iterator[None]:
-    """Tests that run a command in this process have a loop of their own beside the session's.
-
-    gRPC's poller lives as long as any of its objects: what a module leaves to the collector goes
-    before the next one.
-    """
-    gc.collect()
-    yield
-    gc.collect()
 
 
 @pytest.fixture(scope="session")

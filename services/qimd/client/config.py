@@ -28,6 +28,8 @@ class ClientConfig:
     10 s, if only to say that it doesn't know."""
     request_timeout_s: float = 30.0
     """How long a request is tried in all, over reconnects, before the caller hears of it."""
+    close_timeout_s: float = 1.0
+    """How long leaving waits for the server to end its side of the stream, before it is cut."""
     backoff_first_s: float = 0.1
     backoff_most_s: float = 10.0
     """Pauses between attempts double between these, with jitter: no reconnect storm."""

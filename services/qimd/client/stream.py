@@ -55,6 +55,7 @@ class _Call(Protocol):
 
     async def read(self) -> object: ...
     async def write(self, frame: ClientFrame) -> None: ...
+    async def done_writing(self) -> None: ...
     def cancel(self) -> bool: ...
 
 
@@ -74,7 +75,7 @@ class Stream:
         self._on_push = on_push
         self._next_id = 1
         self._waiting: dict[int, asyncio.Future[ServerFrame]] = {}
-        self._out: asyncio.Queue[ClientFrame] = asyncio.Queue()
+        self._out: asyncio.Queue[ClientFrame | None] = asyncio.Queue()
         self._end: QimError | None = None
         self.ended = asyncio.Event()
         """Set once nothing can be asked any more; `end` says why."""
@@ -129,32 +130,43 @@ class Stream:
             await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """End it and everything that belongs to it."""
+        """End it and everything that belongs to it.
+
+        A live stream ends by both sides' word, within `close_timeout_s`: gRPC then holds nothing
+        of the event loop's, which may close right after.
+        """
+        alive = not self.ended.is_set()
         self._finish(StreamLost("the stream was closed"))
         # A cancelled task keeps its frame, and the frame this stream: as long as that circle waits
         # for the garbage collector, so does the connection.
         tasks, self._tasks = self._tasks, ()
-        for task in tasks:
-            task.cancel()
-        # A call that is abandoned is never collected.
-        self._call.cancel()
         try:
-            await asyncio.gather(*tasks, return_exceptions=True)
+            if alive:
+                self._out.put_nowait(None)
+                await asyncio.wait(tasks, timeout=self._config.close_timeout_s)
         finally:
-            await self._channel.close()
+            for task in tasks:
+                task.cancel()
+            # A call that is abandoned is never collected.
+            self._call.cancel()
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:
+                await self._channel.close()
 
     # --- the two directions -------------------------------------------------------------------
 
     async def _write(self) -> None:
-        while True:
-            frame = await self._out.get()
-            try:
-                await self._call.write(frame)
-            except ContractViolation as error:
-                self._answer(frame.request_id, error)
-            except (grpc.RpcError, asyncio.InvalidStateError):
-                # The reader learns the call's status; this side knows only that it is over.
-                return
+        try:
+            while (frame := await self._out.get()) is not None:
+                try:
+                    await self._call.write(frame)
+                except ContractViolation as error:
+                    self._answer(frame.request_id, error)
+            await self._call.done_writing()
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            # The reader learns the call's status; this side knows only that it is over.
+            return
 
     async def _read(self) -> None:
         try:
@@ -162,7 +174,8 @@ class Stream:
                 frame = await self._call.read()
                 if not isinstance(frame, ServerFrame):
                     return self._finish(StreamLost("the server ended the stream"))
-                self._take(frame)
+                if not self.ended.is_set():
+                    self._take(frame)
         except grpc.RpcError as error:
             self._finish(_lost(from_rpc_error(error)))
         except ContractViolation as error:

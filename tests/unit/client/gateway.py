@@ -140,6 +140,7 @@ class Gateway(gateway_pb2_grpc.GatewayServicer):
                 getattr(self, f"_{kind}")(peer, frame)
             async with self._changed:
                 self._changed.notify_all()
+        peer.drop()
 
     def _auth(self, peer: Peer, frame: ClientFrame) -> None:
         ok = gateway_pb2.AuthOk(

@@ -1,4 +1,4 @@
-"""A server that stands still: it acknowledges TCP, and nothing else."""
+"""How a client leaves: a server that stands still, and a loop that ends right after."""
 
 import asyncio
 import signal
@@ -14,6 +14,8 @@ from tests.support.wire import Wire
 from qimd.client import Client, ClientConfig
 
 KEEPALIVE_S, TIMEOUT_S, BUSY_S = 10.0, 2.0, 5.0
+ROUNDS = 30
+"""A call that is only cut is over before its loop in six of ten rounds."""
 
 
 class Door(Wire):
@@ -26,6 +28,15 @@ class Door(Wire):
     async def _accept(self, reader: StreamReader, writer: StreamWriter) -> None:
         self.came.release()
         await super()._accept(reader, writer)
+
+
+async def test_a_client_that_left_holds_nothing_of_its_loop(tenancy: Tenancy) -> None:
+    """As `asyncio.run` needs it: a call's end that came later would find the loop closed."""
+    token, before = tenancy.token("ann"), asyncio.all_tasks()
+    for _ in range(ROUNDS):
+        async with Client(tenancy.server.grpc, token=token):
+            assert asyncio.all_tasks() - before
+        assert asyncio.all_tasks() == before
 
 
 async def test_a_silent_client_leaves_a_server_that_stands_still(tmp_path: Path) -> None:
