@@ -30,8 +30,9 @@ _WITHOUT_LIST: Final = tuple(role for role in ROLES if role != "session")
 class Sizes:
     """`members` of each row's groups; groups smaller than `users` are several. A mailbox has
     `prefilled` entries before the first burst of about `burst` entries. `fitted` are the groups
-    whose cost is taken apart, `chunks` the recipients a record: the first is the rows', the others
-    the fit's. `replayed` entries are read from the log into empty mailboxes.
+    whose cost is taken apart, in bursts of `fit_messages` at least, `chunks` the recipients a
+    record: the first is the rows', the others the fit's. `replayed` entries are read from the log
+    into empty mailboxes.
     """
 
     members: Sequence[int] = (100, 1_000, 10_000)
@@ -43,6 +44,7 @@ class Sizes:
     fitted: Sequence[int] = (1_000, 10_000, 100_000)
     chunks: Sequence[int] = (512, 64)
     fit_rounds: int = 3
+    fit_messages: int = 10
     replayed: int = 1_000_000
 
 
@@ -56,6 +58,7 @@ SMOKE: Final = Sizes(
     fitted=(10,),
     chunks=(512, 2),
     fit_rounds=1,
+    fit_messages=1,
     replayed=200,
 )
 
@@ -107,7 +110,10 @@ def run(sizes: Sizes, folder: Path) -> Sequence[Measure]:
         rows += _costs(
             [
                 [
-                    bench.series(members, chunk, EVERYSEC, _WITHOUT_LIST, sizes.fit_rounds)
+                    bench.series(
+                        *(members, chunk, EVERYSEC, _WITHOUT_LIST, sizes.fit_rounds),
+                        messages_min=sizes.fit_messages,
+                    )
                     for chunk in sizes.chunks
                 ]
                 for members in sizes.fitted
@@ -183,10 +189,10 @@ def _beside_nats(series: Series) -> Measure:
 
 
 def _costs(several: Sequence[Sequence[Series]]) -> Sequence[Measure]:
-    """A and b of each group size, in µs, beside those of the smallest."""
+    """A and b of each group size, in µs, beside those of the smallest; b beside raw Redis, too."""
     costs = {one[0].population.members: _fit(*one) for one in several}
     base = costs[min(costs)]
-    return [
+    flat = [
         Measure(
             f"p1_cost_{name}_n{members}",
             cost[index],
@@ -199,6 +205,22 @@ def _costs(several: Sequence[Sequence[Series]]) -> Sequence[Measure]:
         for index, name in enumerate(("record", "entry"))
         for members, cost in costs.items()
     ]
+    return [*flat, *(_beside_raw(one[0], costs[one[0].population.members][1]) for one in several)]
+
+
+def _beside_raw(series: Series, entry_us: float) -> Measure:
+    """What the engine itself takes for an entry, of as many in a script."""
+    members = series.population.members
+    return Measure(
+        f"p1_cost_entry_n{members}_together",
+        entry_us,
+        "µs",
+        "raw Redis, one APPEND a mailbox and script",
+        statistics.median(series.together_s) / series.entries * 1e6,
+        None,
+        f"an APPEND an entry: {statistics.median(series.each_s) / series.entries * 1e6:.2f} µs; "
+        f"{series.records / statistics.median(series.batches):.0f} records a script",
+    )
 
 
 def _fit(one: Series, other: Series) -> tuple[float, float]:
@@ -235,25 +257,33 @@ class _Bench:
         rounds: int,
         *,
         peer: bool = False,
+        messages_min: int = 1,
     ) -> Series:
         """All rounds, in a deployment of their own."""
         series = Series(self._population(members), chunk, roles)
         with self._deployment(policy, chunk) as deployment:
             deployment.start(*roles)
-            asyncio.run(self._rounds(deployment, series, policy, rounds, peer=peer))
+            messages = max(messages_min, self._sizes.burst // series.population.users)
+            asyncio.run(self._rounds(deployment, series, policy, messages, rounds, peer=peer))
         return series
 
     async def _rounds(
-        self, deployment: Deployment, series: Series, policy: str, rounds: int, *, peer: bool
+        self,
+        deployment: Deployment,
+        series: Series,
+        policy: str,
+        messages: int,
+        rounds: int,
+        *,
+        peer: bool,
     ) -> None:
         population = series.population
-        messages = max(1, self._sizes.burst // population.users)
         async with AsyncExitStack() as stack:
             flow = await stack.enter_async_context(flowing(deployment, population))
             raw = RawRedis(self._up.raw[policy])
             stack.callback(raw.close)
             bus = stack.enter_context(nats(deployment.folder / "nats")) if peer else None
-            prefilled = min(population.entries, 10 * messages)
+            prefilled = min(population.entries, 10 * max(1, self._sizes.burst // population.users))
             await flow.burst(prefilled)
             raw.together_s(_batches(population, series.chunk, prefilled, 1))
             await flow.burst(messages)

@@ -29,6 +29,7 @@ _HEAD: Final = struct.Struct(">Q16s16sHH")
 """A record's seq, dispatch_id and digest, its run, and the bytes of what follows."""
 
 _U16: Final = struct.Struct(">H")
+_U64: Final = struct.Struct(">Q")
 
 
 class _Runs:
@@ -95,7 +96,8 @@ def arguments(step: ApplyStep) -> list[Arg]:
     ]
     for tenant, blocks in runs.blocks:
         # LaneBlock is a tuple: this gives [[lane, [user, ...]], ...], all of it in C.
-        arguments += (sized(tenant), json.dumps(blocks, ensure_ascii=False))
+        lanes = _U64.pack(sum(1 << block.lane for block in blocks))
+        arguments += (sized(tenant), lanes, json.dumps(blocks, ensure_ascii=False))
     return arguments
 
 

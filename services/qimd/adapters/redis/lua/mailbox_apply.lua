@@ -8,7 +8,8 @@
 
 local shard, term, request_id, expected, position, next_offset, lagging = unpack(ARGV, 2, 8)
 local records, marks, days, runs = unpack(ARGV, 9, 12)
-local AUDIENCES = 12  -- the arguments behind it: recipients, and the tenant's part of their keys
+local AUDIENCES = 12  -- the arguments behind it: the tenant's part of the recipients' keys, their
+                      -- lanes, and they themselves
 
 -- Whether the step is to be applied.
 
@@ -48,20 +49,14 @@ end
 
 -- Nothing refuses it from here on, and so writing may begin.
 
--- The recipients of each audience, by lane, with the lanes that they are in: a mask of 64 bits, as
--- two numbers of 32.
+-- The recipients of each audience by lane, as text, and the lanes that they are in: a mask of 64
+-- bits, as two numbers of 32. The names are read only where they are written, an audience at a time:
+-- all of a large step's at once would have to be walked over again and again as garbage is looked
+-- for.
 local audiences = {}
-for at = AUDIENCES + 1, #ARGV, 2 do
-  local audience = {tenant = ARGV[at], blocks = cjson.decode(ARGV[at + 1]), high = 0, low = 0}
-  for _, block in ipairs(audience.blocks) do
-    local lane = block[1]
-    if lane < 32 then
-      audience.low = bit.bor(audience.low, bit.lshift(1, lane))
-    else
-      audience.high = bit.bor(audience.high, bit.lshift(1, lane - 32))
-    end
-  end
-  audiences[#audiences + 1] = audience
+for at = AUDIENCES + 1, #ARGV, 3 do
+  local high, low = struct.unpack('>i4i4', ARGV[at + 1])
+  audiences[#audiences + 1] = {tenant = ARGV[at], high = high, low = low, text = ARGV[at + 2]}
 end
 
 local function has_lane(high, low, lane)
@@ -217,7 +212,7 @@ local function write(piece)
   local bucket, tenant = piece.bucket, piece.audience.tenant
   local entries = bucket_key('entries', bucket) .. tenant
   local seqs, last
-  for _, block in ipairs(piece.audience.blocks) do
+  for _, block in ipairs(cjson.decode(piece.audience.text)) do
     local lane, names = block[1], block[2]
     if not (seqs and piece.whole) then seqs, last = seqs_of(piece, lane) end
     if last then
