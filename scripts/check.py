@@ -105,7 +105,9 @@ def test_gate(groups: Sequence[str]) -> Gate:
     paths = tuple(
         path for group in ("test", "contract") if group in groups for path in suites[group]
     )
-    return Gate("tests", (("pytest", *paths),), live=True)
+    # Two at a time: much of a test on engines is waiting. A file's tests stay together, since they
+    # share what takes long to start.
+    return Gate("tests", (("pytest", "-n", "2", "--dist", "loadfile", *paths),), live=True)
 
 
 def simulator_gates() -> list[Gate]:
