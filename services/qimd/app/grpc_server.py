@@ -14,11 +14,12 @@ from grpc_reflection.v1alpha import reflection
 
 from qim.gateway.v1 import gateway_pb2
 from qimd.app.grpc_stream import GatewayCalls, StreamHandler
-from qimd.app.setting_kinds import SettingRefused, joined
+from qimd.app.setting_kinds import SettingRefused
 from qimd.app.settings import ProcessSettings
 from qimd.auth.admin import AdminToken
 from qimd.contract.grpc_aio import StrictServerInterceptor
 from qimd.contract.grpc_status import to_rpc_status
+from qimd.core.address import joined
 from qimd.core.errors import ErrorCode, QimError
 from qimd.core.parameters import (
     CLIENT_PING_INTERVAL_MIN_MS,

@@ -14,8 +14,9 @@ from qimd.app.hops.credentials import SharedSecret, by_certificate
 from qimd.app.hops.options import CHANNEL_OPTIONS, SERVER_OPTIONS
 from qimd.app.links import HopSite, Links
 from qimd.app.run_settings import RunSettings
-from qimd.app.setting_kinds import SettingRefused, joined
+from qimd.app.setting_kinds import SettingRefused
 from qimd.contract.grpc_aio import StrictServerInterceptor
+from qimd.core.address import joined
 from qimd.telemetry.logs import logger
 from qimd.telemetry.metrics import Metrics
 

@@ -29,8 +29,9 @@ from qimd.app.engine_access import Access
 from qimd.app.roles import CONNECTION, MAILBOX, WRITER
 from qimd.app.run_settings import RunSettings
 from qimd.app.runtime import AsyncioRuntime
-from qimd.app.setting_kinds import SettingRefused, joined
+from qimd.app.setting_kinds import SettingRefused
 from qimd.control.shadow import MismatchAlarm
+from qimd.core.address import joined
 from qimd.core.errors import QimError, unavailable
 from qimd.fanout.logic import largest_record_bytes
 from qimd.ports.data import Backends

@@ -13,18 +13,16 @@ from typing import Final
 from qimd.app.roles import ALL
 from qimd.app.setting_kinds import (
     SettingRefused,
-    address,
     boolean,
     choice,
     flag_of,
-    host_of,
-    is_loopback,
     setting,
     share,
     variable_of,
     whole,
 )
 from qimd.app.settings import ProcessSettings, check_certificates, check_replay_safety
+from qimd.core.address import address, host_of, is_loopback
 
 ROLES: Final = (*sorted(ALL), "all")
 STORE_BACKENDS: Final = ("redis", "scylla")

@@ -21,16 +21,15 @@ from typing import Any, Final, TypeVar
 
 from qimd.app.setting_kinds import (
     SettingRefused,
-    address,
     choice,
     flag_of,
-    is_loopback,
     seconds,
     setting,
     share,
     variable_of,
     whole,
 )
+from qimd.core.address import address, is_loopback
 from qimd.core.errors import QimError
 from qimd.core.parameters import DISPATCH_CHUNK_RECIPIENTS, DRAIN_GRACE_S, LeaseParameters
 from qimd.core.routing import RoutingTable

@@ -8,8 +8,8 @@ from typing import Final
 from grpc import aio
 
 from qimd.app.engine_access import Access
-from qimd.app.setting_kinds import host_of, is_loopback
 from qimd.app.settings import ProcessSettings
+from qimd.core.address import host_of, is_loopback
 from qimd.core.ids import TenantId
 from qimd.core.records import ConversationKey
 from qimd.ports.runtime import Runtime

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from qimd.core.address import address
 from qimd.ctl.credentials import DATA_DEFAULT, FILE_NAME, Credentials, load, mint
 from qimd.ctl.exits import Missing
 from qimd.ctl.output import Output
@@ -136,6 +137,13 @@ class Options:
             ) from None
 
 
+def _address(text: str) -> str:
+    try:
+        return address(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r}: {error}.") from None
+
+
 def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
     if value is not None and param.name is not None:
         setattr(ctx.ensure_object(Options), param.name, value)
@@ -159,7 +167,7 @@ def _shared(
 
 
 _CONNECTION: Final = (
-    _shared("--address", env="QIM_ADDRESS", metavar="HOST:PORT", help="The server."),
+    _shared("--address", env="QIM_ADDRESS", type=_address, metavar="HOST:PORT", help="The server."),
     _shared(
         "--data",
         env="QIM_DATA",

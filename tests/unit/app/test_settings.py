@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from qimd.app.dev_settings import DevSettings
-from qimd.app.setting_kinds import SettingRefused, flag_of, is_loopback, joined, variable_of
+from qimd.app.setting_kinds import SettingRefused, flag_of, variable_of
 from qimd.app.settings import add_flags, load
 
 
@@ -40,11 +40,6 @@ def test_each_setting_has_a_flag_a_variable_and_a_meaning() -> None:
         assert flag_of(field.name) in text
         assert variable_of(field.name) in text
         assert " ".join(field.metadata["help"].split()) in text
-
-
-def test_an_ipv6_address_is_joined_in_brackets() -> None:
-    assert joined("127.0.0.1", 7402) == "127.0.0.1:7402"
-    assert joined("::1", 7402) == "[::1]:7402"
 
 
 @pytest.mark.parametrize(
@@ -103,16 +98,6 @@ def test_beyond_loopback_a_certificate_and_its_key_are_enough(tmp_path: Path) ->
         "--host", "0.0.0.0", "--tls-certificate", str(certificate), "--tls-private-key", str(key)
     )
     assert settings.tls == (certificate, key)
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
-def test_loopback_is_recognised(host: str) -> None:
-    assert is_loopback(host)
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", "localhost.evil.example", ""])
-def test_what_is_not_loopback_is_not_taken_for_it(host: str) -> None:
-    assert not is_loopback(host)
 
 
 @pytest.mark.parametrize(
