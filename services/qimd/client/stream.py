@@ -164,7 +164,7 @@ class Stream:
                 except ContractViolation as error:
                     self._answer(frame.request_id, error)
             await self._call.done_writing()
-        except (grpc.RpcError, asyncio.InvalidStateError):
+        except (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError):
             # The reader learns the call's status; this side knows only that it is over.
             return
 

@@ -4,6 +4,7 @@ the deployment's own is let in by nobody.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -147,4 +148,8 @@ async def answer_at(address: str, credentials: grpc.ChannelCredentials | None) -
     else:
         channel = grpc.aio.secure_channel(address, credentials)
     async with channel, asyncio.timeout(60):
-        return await channel.stream_stream(METHOD)(iter(())).code()
+        call = channel.stream_stream(METHOD)()
+        # A side that can't be ended any more was ended by its peer, which `code` tells.
+        with suppress(grpc.aio.BaseError):
+            await call.done_writing()
+        return await call.code()
