@@ -6,7 +6,7 @@ import ssl
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -122,6 +122,8 @@ async def once_round(settings: RunSettings) -> None:
     """Write to each engine and read it back."""
     assert await make_topic(settings, replicas=1)
     assert not await make_topic(settings, replicas=1)
+    with pytest.raises(SettingRefused, match=r"--dispatch-topic.*partitions"):
+        await make_topic(replace(settings, mailbox_shards=2 * settings.mailbox_shards), replicas=1)
     metrics = Metrics()
     runtime = AsyncioRuntime(metrics)
     async with open_backends(settings, runtime, metrics) as backends:

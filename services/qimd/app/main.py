@@ -136,7 +136,7 @@ def _topic(options: dict[str, Any]) -> int:
     replicas: int = options.pop("replicas")
     settings = load(RunSettings, options, os.environ)
     made = asyncio.run(make_topic(settings, replicas))
-    told = f"{settings.mailbox_shards} partitions" if made else "it is there already"
+    told = f"{settings.mailbox_shards} partitions" if made else "it is there already, and fit"
     sys.stdout.write(f"{settings.dispatch_topic}: {told}\n")
     return 0
 

@@ -130,12 +130,13 @@ async def open_dispatch_log(settings: RunSettings, runtime: Runtime) -> AsyncIte
 
 async def make_topic(settings: RunSettings, replicas: int) -> bool:
     """Make the dispatch topic as the gates want it, with twice the recovery window of retention;
-    False if it is there already, which `qimd run` looks at. Raises SettingRefused.
+    False if it is there already, and as `qimd run` wants it. Raises SettingRefused.
     """
     runtime = AsyncioRuntime(Metrics())
     async with open_dispatch_log(settings, runtime) as log:
         try:
             if await _is_there(log):
+                await _gate_log(settings, log, runtime)
                 return False
             await create_topic(
                 log,
