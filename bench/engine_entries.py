@@ -342,13 +342,19 @@ async def _replayed(deployment: Deployment, population: Population, messages: in
 
 
 def _batches(population: Population, chunk: int, messages: int, scripts: int) -> Sequence[Batch]:
-    """The entries of a burst, in as many scripts as the mailbox needed for them."""
-    audiences = [
-        [user for block in part.blocks for user in block.users]
-        for group in range(population.groups)
-        for part in population.chunks(group, TABLE, chunk)
-    ]
-    scripts = max(1, min(scripts, messages * len(audiences)))
+    """The entries of a burst, in as many scripts as the mailbox needed for them, a shard's each."""
+    audiences: dict[int, list[Sequence[str]]] = {}
+    for group in range(population.groups):
+        for part in population.chunks(group, TABLE, chunk):
+            users = [user for block in part.blocks for user in block.users]
+            audiences.setdefault(part.mailbox_shard, []).append(users)
+    each = max(1, scripts // len(audiences))
+    return [batch for shard in audiences.values() for batch in _cut(shard, messages, each)]
+
+
+def _cut(audiences: Sequence[Sequence[str]], messages: int, scripts: int) -> Sequence[Batch]:
+    """A shard's entries, in so many scripts."""
+    scripts = min(scripts, messages * len(audiences))
     if scripts <= messages:
         # Each script has every audience, some messages of each.
         shares = [len(range(place, messages, scripts)) for place in range(scripts)]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests import engines
 from tests.contract.engines import Engine, opened
+from tests.support.told import tell
 
 EMBEDDED = ("memory", "sqlite")
-LEFT_OUT = pytest.StashKey[set[str]]()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -21,18 +21,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     wanted = getattr(metafunc.module, "ENGINES", EMBEDDED)
     missing = {name for name in wanted if name in engines.ENGINES and not engines.address(name)}
-    metafunc.config.stash.setdefault(LEFT_OUT, set()).update(missing)
     if missing and os.environ.get("CI") == "true":
         pytest.fail(f"not running: {', '.join(sorted(missing))}; see `make engines`", pytrace=False)
+    for name in missing:
+        tell(metafunc.config, "left out, since they do not run here (make engines)", name)
     here = [name for name in wanted if name not in missing]
     metafunc.parametrize("engine", here, indirect=True)
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    for name in sorted(config.stash.get(LEFT_OUT, set())):
-        terminalreporter.write_line(f"left out, since it does not run here: {name} (make engines)")
 
 
 @pytest.fixture

@@ -7,13 +7,15 @@ from asyncio import StreamReader, StreamWriter
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from tests.e2e.support.dev import DevServer
 from tests.e2e.support.tenancy import Tenancy
 from tests.support.wire import Wire
 
-from qimd.client import Client, ClientConfig
+from qimd.client import Client, ClientConfig, Replaced
 
 KEEPALIVE_S, TIMEOUT_S, BUSY_S = 10.0, 2.0, 5.0
+PATIENT = ClientConfig(close_timeout_s=30.0)
 ROUNDS = 30
 """A call that is only cut is over before its loop in six of ten rounds."""
 
@@ -34,8 +36,20 @@ async def test_a_client_that_left_holds_nothing_of_its_loop(tenancy: Tenancy) ->
     """As `asyncio.run` needs it: a call's end that came later would find the loop closed."""
     token, before = tenancy.token("ann"), asyncio.all_tasks()
     for _ in range(ROUNDS):
-        async with Client(tenancy.server.grpc, token=token):
+        async with Client(tenancy.server.grpc, token=token, config=PATIENT):
             assert asyncio.all_tasks() - before
+        assert asyncio.all_tasks() == before
+
+
+async def test_a_client_that_was_replaced_holds_nothing_of_its_loop(tenancy: Tenancy) -> None:
+    token, before = tenancy.token("ben"), asyncio.all_tasks()
+    for _ in range(ROUNDS):
+        async with (
+            Client(tenancy.server.grpc, token=token, config=PATIENT) as older,
+            Client(tenancy.server.grpc, token=token, config=PATIENT),
+        ):
+            with pytest.raises(Replaced):
+                await anext(older.events())
         assert asyncio.all_tasks() == before
 
 

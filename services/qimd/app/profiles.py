@@ -134,19 +134,25 @@ async def make_topic(settings: RunSettings, replicas: int) -> bool:
     """
     runtime = AsyncioRuntime(Metrics())
     async with open_dispatch_log(settings, runtime) as log:
-        try:
-            if await _is_there(log):
-                await _gate_log(settings, log, runtime)
-                return False
-            await create_topic(
-                log,
-                partitions=settings.mailbox_shards,
-                retention_ms=2 * settings.recovery_window_ms,
-                max_record_bytes=largest_record_bytes(settings.dispatch_chunk_recipients) + 1,
-                replicas=replicas,
-            )
-        except QimError as refused:
-            raise await _log_refused(settings, "--dispatch-topic", refused) from None
+        made = await _made(settings, log, replicas)
+        if not made:
+            await _gate_log(settings, log, runtime)
+    return made
+
+
+async def _made(settings: RunSettings, log: KafkaLog, replicas: int) -> bool:
+    try:
+        if await _is_there(log):
+            return False
+        await create_topic(
+            log,
+            partitions=settings.mailbox_shards,
+            retention_ms=2 * settings.recovery_window_ms,
+            max_record_bytes=largest_record_bytes(settings.dispatch_chunk_recipients) + 1,
+            replicas=replicas,
+        )
+    except QimError as refused:
+        raise await _log_refused(settings, "--dispatch-topic", refused) from None
     return True
 
 

@@ -77,6 +77,8 @@ class Stream:
         self._waiting: dict[int, asyncio.Future[ServerFrame]] = {}
         self._out: asyncio.Queue[ClientFrame | None] = asyncio.Queue()
         self._end: QimError | None = None
+        self._answers = False
+        """The server has said something, and was not found silent since."""
         self.ended = asyncio.Event()
         """Set once nothing can be asked any more; `end` says why."""
         self.leaving = asyncio.Event()
@@ -113,6 +115,7 @@ class Stream:
             async with asyncio.timeout(self._config.answer_timeout_s):
                 return await answer
         except TimeoutError:
+            self._answers = False
             self._finish(StreamLost("the server did not answer in time"))
             raise StreamLost("the server did not answer in time") from None
         finally:
@@ -132,16 +135,18 @@ class Stream:
     async def close(self) -> None:
         """End it and everything that belongs to it.
 
-        A live stream ends by both sides' word, within `close_timeout_s`: gRPC then holds nothing
-        of the event loop's, which may close right after.
+        A server that answers ends its side as well, within `close_timeout_s`: gRPC then holds
+        nothing of the event loop's, which may close right after.
         """
-        alive = not self.ended.is_set()
         self._finish(StreamLost("the stream was closed"))
+        while not self._out.empty():
+            # Its caller was told that it is lost.
+            self._out.get_nowait()
         # A cancelled task keeps its frame, and the frame this stream: as long as that circle waits
         # for the garbage collector, so does the connection.
         tasks, self._tasks = self._tasks, ()
         try:
-            if alive:
+            if self._answers:
                 self._out.put_nowait(None)
                 await asyncio.wait(tasks, timeout=self._config.close_timeout_s)
         finally:
@@ -174,6 +179,7 @@ class Stream:
                 frame = await self._call.read()
                 if not isinstance(frame, ServerFrame):
                     return self._finish(StreamLost("the server ended the stream"))
+                self._answers = True
                 if not self.ended.is_set():
                     self._take(frame)
         except grpc.RpcError as error:

@@ -11,7 +11,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 def address(text: str) -> str:
     """Read a `host:port`, an IPv6 address in brackets."""
     host, _, port = text.rpartition(":")
-    if "//" in host:
+    if "//" in text:
         raise ValueError("must be host:port, without a scheme")
     if ":" in host and not host.startswith("[") and "@" not in host:
         raise ValueError("an IPv6 address stands in brackets")

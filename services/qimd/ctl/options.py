@@ -70,8 +70,14 @@ class Options:
         return found
 
     def the_address(self) -> str:
-        """The server's address. Raises Missing."""
-        return self.address or self.the_credentials("Finding the server").address
+        """The server's address. Raises Missing, click.BadParameter."""
+        if not self.address:
+            return self.the_credentials("Finding the server").address
+        try:
+            return address(self.address)
+        except ValueError as error:
+            hint = "--address or QIM_ADDRESS"
+            raise click.BadParameter(f"{self.address!r}: {error}.", param_hint=hint) from None
 
     def the_tenant(self) -> str:
         """The tenant. Raises Missing."""
@@ -137,13 +143,6 @@ class Options:
             ) from None
 
 
-def _address(text: str) -> str:
-    try:
-        return address(text)
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r}: {error}.") from None
-
-
 def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
     if value is not None and param.name is not None:
         setattr(ctx.ensure_object(Options), param.name, value)
@@ -167,7 +166,7 @@ def _shared(
 
 
 _CONNECTION: Final = (
-    _shared("--address", env="QIM_ADDRESS", type=_address, metavar="HOST:PORT", help="The server."),
+    _shared("--address", env="QIM_ADDRESS", metavar="HOST:PORT", help="The server."),
     _shared(
         "--data",
         env="QIM_DATA",

@@ -373,3 +373,19 @@ async def test_a_token_or_a_provider_is_demanded() -> None:
     with pytest.raises(QimError) as caught:
         Client("127.0.0.1:1")
     assert caught.value.field == "token"
+
+
+async def test_a_server_that_never_said_anything_is_left_at_once() -> None:
+    """What accepts and is silent is not waited for on the way out: `connect_timeout_s` is all."""
+    config = replace(FAST, connect_timeout_s=0.05, open_timeout_s=0.2, close_timeout_s=3600.0)
+    came: list[asyncio.StreamWriter] = []
+    listener = await asyncio.start_server(lambda _reader, writer: came.append(writer), "127.0.0.1")
+    host, port = listener.sockets[0].getsockname()
+    async with listener, asyncio.timeout(30):
+        with pytest.raises(QimError, match="could not connect"):
+            async with Client(f"{host}:{port}", token="t", config=config):
+                pass
+        for writer in came:
+            writer.close()
+            await writer.wait_closed()
+    assert came

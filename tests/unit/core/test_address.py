@@ -22,6 +22,7 @@ def test_a_host_and_a_port_are_an_address(text: str) -> None:
         ("ann@host:1", "host:port"),
         ("host:1/path", "host:port"),
         ("http://127.0.0.1:7400", "scheme"),
+        ("http://127.0.0.1", "scheme"),
         ("dns:///host:1", "scheme"),
         ("::1:7400", "brackets"),
         ("host:0", "port"),

@@ -162,7 +162,8 @@ def test_a_wrong_command_line_is_told_from_a_refusal(capsys: pytest.CaptureFixtu
     assert run(["send"]) == USAGE
     assert run(["trace", "zz"]) == USAGE
     assert run(["tenant", "create", "t", "--key", "nonsense"]) == USAGE
-    assert run(["shards", "--address", "http://127.0.0.1:7400"]) == USAGE
+    assert run(["shards", "--address", "http://127.0.0.1:7400", "--admin-token", "t"]) == USAGE
+    assert run(["pull", "--address", "127.0.0.1", "--token", "t"]) == USAGE
     assert capsys.readouterr().out == ""
 
 

@@ -50,13 +50,14 @@ end
 -- Nothing refuses it from here on, and so writing may begin.
 
 -- The recipients of each audience by lane, as text, and the lanes that they are in: a mask of 64
--- bits, as two numbers of 32. The names are read only where they are written, an audience at a time:
--- all of a large step's at once would have to be walked over again and again as garbage is looked
--- for.
+-- bits, as two numbers of 32. The names are read only where they are written, and let go of behind
+-- their last piece: those of a large step, all at once, would be walked over again and again in
+-- search of garbage.
 local audiences = {}
 for at = AUDIENCES + 1, #ARGV, 3 do
   local high, low = struct.unpack('>i4i4', ARGV[at + 1])
-  audiences[#audiences + 1] = {tenant = ARGV[at], high = high, low = low, text = ARGV[at + 2]}
+  audiences[#audiences + 1] = {
+    tenant = ARGV[at], high = high, low = low, text = ARGV[at + 2], pieces = 0}
 end
 
 local function has_lane(high, low, lane)
@@ -122,6 +123,7 @@ local function add(one, run, audience, high, low)
       bucket = one.bucket, audience = audience, above = one.above,
       whole = true, places = {}, highs = {}, lows = {}}
     pieces[#pieces + 1] = piece
+    audience.pieces = audience.pieces + 1
     piece_of[run] = piece
   end
   local count = #piece.places + 1
@@ -208,11 +210,18 @@ local function begin(bucket, user)
   redis.call('ZADD', prefix .. 'buckets:' .. user, 0, bucket)
 end
 
+local function blocks_of(audience)
+  local blocks = audience.blocks or cjson.decode(audience.text)
+  audience.pieces = audience.pieces - 1
+  audience.blocks = audience.pieces > 0 and blocks or nil
+  return blocks
+end
+
 local function write(piece)
   local bucket, tenant = piece.bucket, piece.audience.tenant
   local entries = bucket_key('entries', bucket) .. tenant
   local seqs, last
-  for _, block in ipairs(cjson.decode(piece.audience.text)) do
+  for _, block in ipairs(blocks_of(piece.audience)) do
     local lane, names = block[1], block[2]
     if not (seqs and piece.whole) then seqs, last = seqs_of(piece, lane) end
     if last then
