@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from tests import engines
 from tests.e2e.engines.deployment import STEADY_LEASE, Deployment, deployed
+from tests.support.told import tell
 
 from qimd.app.demo_verdict import Verdict
 
 _NEEDED = ("redis", "etcd", "kafka")
-_ROWS = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -23,7 +23,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "chaos: takes minutes; runs with --chaos alone")
-    config.stash[_ROWS] = []
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -36,15 +35,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=text))
         elif item.get_closest_marker("chaos") and not config.getoption("--chaos", default=False):
             item.add_marker(pytest.mark.skip(reason="make chaos runs it"))
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    if config.getoption("--chaos", default=False):
-        terminalreporter.section("what was shown")
-        for row in config.stash[_ROWS]:
-            terminalreporter.write_line(row)
 
 
 @pytest.fixture
@@ -67,9 +57,13 @@ def shown(request: pytest.FixtureRequest) -> Iterator[Callable[[Verdict], None]]
     began_s = time.monotonic()
     verdicts: list[Verdict] = []
     yield verdicts.append
+    if not request.config.getoption("--chaos", default=False):
+        return
     for verdict in verdicts:
-        request.config.stash[_ROWS].append(
+        tell(
+            request.config,
+            "what was shown",
             f"{request.node.name:<72} {time.monotonic() - began_s:6.1f} s  "
             f"{verdict.events_acknowledged:>5} acknowledged, {verdict.triples_found:>6} triples of "
-            f"{verdict.triples_expected}, zeros {sum(verdict.zeros.values()):g}"
+            f"{verdict.triples_expected}, zeros {sum(verdict.zeros.values()):g}",
         )
