@@ -45,7 +45,8 @@ engines-stop: setup ## Stop the engines
 
 .PHONY: chaos
 chaos: setup ## Kill, stop and cut off every role on the real engines, and tell what was counted
-	@$(BIN)/python -m tests.engines run $(BIN)/pytest tests/e2e/engines --chaos
+	@$(BIN)/python -m tests.engines run \
+		$(BIN)/pytest -o faulthandler_timeout=1200 tests/e2e/engines --chaos
 
 .PHONY: sim
 sim: setup ## Simulate SEEDS worlds from number FROM on; MUTANTS=1 hunts broken builds; SEED=k tells one
