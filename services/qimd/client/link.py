@@ -71,6 +71,8 @@ class Link:
         self._changed = asyncio.Condition()
         self._redirect: Redirected | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._partings: set[asyncio.Task[None]] = set()
+        """Streams that end beside the one that follows them."""
         self.connects = 0
         """Streams opened so far."""
         self.last_end: QimError | None = None
@@ -97,6 +99,7 @@ class Link:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._partings, return_exceptions=True)
 
     async def stream(self) -> Stream:
         """The live stream, waited for. Raises what stopped the link."""
@@ -199,7 +202,9 @@ class Link:
         finally:
             self._stream = None
             self._listener.on_down()
-            await stream.close()
+            parting = asyncio.create_task(stream.close(), name="qim-parting")
+            self._partings.add(parting)
+            parting.add_done_callback(self._partings.discard)
 
     async def _drain(self, stream: Stream) -> None:
         try:

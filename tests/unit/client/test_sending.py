@@ -389,3 +389,26 @@ async def test_a_server_that_never_said_anything_is_left_at_once() -> None:
             writer.close()
             await writer.wait_closed()
     assert came
+
+
+async def test_a_server_that_goes_away_slowly_holds_up_neither_the_next_stream_nor_the_end(
+    gateway: Gateway,
+) -> None:
+    """The old stream parts beside the new one, and is over once the client is."""
+    asked, leave = asyncio.Event(), asyncio.Event()
+
+    async def linger(peer: Peer, frame: ClientFrame) -> bool:
+        peer.send(going_away=gateway_pb2.GoingAway(grace_ms=1))
+        asked.set()
+        await leave.wait()
+        return False
+
+    async with client_of(gateway, replace(FAST, close_timeout_s=15.0)) as client:
+        gateway.answers["send"] = linger
+        given_up = asyncio.create_task(client.send("c", "held", client_msg_id="m1"))
+        await asyncio.wait_for(asked.wait(), 10)
+        given_up.cancel()
+        await gateway.until(lambda: len(gateway.seen("auth")) == 2)
+        assert gateway.live == 2
+        leave.set()
+    assert not own_tasks()
