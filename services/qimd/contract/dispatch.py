@@ -35,7 +35,7 @@ from qimd.core.ids import (
     sized,
 )
 from qimd.core.parameters import READER_VERSION
-from qimd.core.records import ConversationKey, Dispatch, Event, EventRef, LaneBlock
+from qimd.core.records import ConversationKey, Dispatch, Event, EventRef, LaneBlock, lane_mask
 
 GROUP_DISPATCH_VERSION: Final = 1
 """The min_reader_version of the records that this build writes: no field needs a newer reader."""
@@ -89,7 +89,7 @@ def encode_blocks(blocks: Sequence[LaneBlock]) -> EncodedBlocks:
         raise codec.violation(message, problem)
     return EncodedBlocks(
         data=message.SerializePartialToString(deterministic=True),
-        lane_mask=sum(1 << block.lane for block in blocks),
+        lane_mask=lane_mask(blocks),
         recipients=sum(len(block.users) for block in blocks),
     )
 

@@ -1,5 +1,6 @@
 """The plain values that flow from room to room. Encoding them is the contract's work."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -110,6 +111,14 @@ class LaneBlock(NamedTuple):
     users: tuple[UserId, ...]
 
 
+def lane_mask(blocks: Iterable[LaneBlock]) -> int:
+    """The lanes of blocks: bit i for lane i."""
+    mask = 0
+    for block in blocks:
+        mask |= 1 << block.lane
+    return mask
+
+
 @dataclass(frozen=True, slots=True)
 class LogIdentity:
     """What proves that two looks at a topic see the same log."""
@@ -153,10 +162,7 @@ class Dispatch:
     @property
     def lane_mask(self) -> int:
         """The lanes that it touches: bit i for lane i."""
-        mask = 0
-        for block in self.blocks:
-            mask |= 1 << block.lane
-        return mask
+        return lane_mask(self.blocks)
 
     @property
     def recipients(self) -> int:

@@ -13,7 +13,7 @@ from qimd.adapters.memory.network import Wire
 from qimd.core.ids import DispatchId, EventId
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
 from qimd.core.parameters import LANES
-from qimd.core.records import ConversationKey, DeviceKey, UserKey
+from qimd.core.records import ConversationKey, DeviceKey, UserKey, lane_mask
 from qimd.core.seq import SEQ_NONE, MailboxSeq, before_offset
 from qimd.ports.mailbox import (
     ApplyStep,
@@ -235,9 +235,7 @@ class MailboxDisk:
     def _materialise(
         self, stored: MailboxShard, step: ApplyStep, record: RecordStep
     ) -> RecordVerdict:
-        asked = 0
-        for block in record.blocks:
-            asked |= 1 << block.lane
+        asked = lane_mask(record.blocks)
         progress = stored.see(record)
         if progress.digest != record.content_digest:
             return RecordVerdict(0, 0, digest_differs=True)

@@ -24,7 +24,7 @@ from qimd.adapters.memory.mailbox import (
 )
 from qimd.core.ids import DispatchId
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal, Unknown
-from qimd.core.records import UserKey
+from qimd.core.records import UserKey, lane_mask
 from qimd.core.seq import MailboxSeq, epoch_of
 from qimd.ports.mailbox import (
     ApplyStep,
@@ -165,7 +165,7 @@ def write_entries(disk: MailboxDisk, step: ApplyStep) -> Outcome[Verdicts]:
         if progress is not None and progress.digest != record.content_digest:
             verdicts.append(RecordVerdict(0, 0, digest_differs=True))
             continue
-        asked = sum(1 << block.lane for block in record.blocks)
+        asked = lane_mask(record.blocks)
         own = _own_lanes(disk, record)
         done = 0 if progress is None else progress.done & ~own
         new = asked & ~done & ~pending.get(record.dispatch_id, 0)

@@ -22,7 +22,7 @@ from qimd.adapters.redis.mailbox_packing import (
     seq_bytes,
 )
 from qimd.core.ids import TenantId, UserId, sized
-from qimd.core.records import ConversationKey, LaneBlock
+from qimd.core.records import ConversationKey, LaneBlock, lane_mask
 from qimd.ports.mailbox import ApplyStep, EpochMark, RecordStep
 
 _HEAD: Final = struct.Struct(">Q16s16sHH")
@@ -96,7 +96,7 @@ def arguments(step: ApplyStep) -> list[Arg]:
     ]
     for tenant, blocks in runs.blocks:
         # LaneBlock is a tuple: this gives [[lane, [user, ...]], ...], all of it in C.
-        lanes = _U64.pack(sum(1 << block.lane for block in blocks))
+        lanes = _U64.pack(lane_mask(blocks))
         arguments += (sized(tenant), lanes, json.dumps(blocks, ensure_ascii=False))
     return arguments
 

@@ -28,7 +28,7 @@ from qimd.adapters.scylla.session import Row, Write
 from qimd.core.ids import DispatchId, TenantId, UserId
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
 from qimd.core.parameters import LANES
-from qimd.core.records import EventRef
+from qimd.core.records import EventRef, lane_mask
 from qimd.ports.mailbox import (
     ApplyStep,
     MaterialisedRecord,
@@ -126,7 +126,7 @@ def verdicts_of(
         if any(one.digest != record.content_digest for one in before):
             verdicts.append(RecordVerdict(0, 0, digest_differs=True))
             continue
-        asked = sum(1 << block.lane for block in record.blocks)
+        asked = lane_mask(record.blocks)
         others = 0
         for one in before:
             # At its own seq it was this record, in a try that did not come to W.

@@ -18,7 +18,7 @@ from qimd.adapters.sqlite.mailbox_shards import LANE_LAST, NO_SHARD, STALE_TERM,
 from qimd.adapters.sqlite.packing import dumps, rows_of, spans
 from qimd.core.outcome import Applied, NotApplied, Outcome, Refusal
 from qimd.core.parameters import LANES
-from qimd.core.records import ConversationKey, LaneBlock
+from qimd.core.records import ConversationKey, lane_mask
 from qimd.core.seq import MailboxSeq
 from qimd.ports.mailbox import (
     ApplyStep,
@@ -124,7 +124,7 @@ def _materialise(
     progress = _load_progress(db, step.records)
     # Most records of a step share their blocks: which lanes they are for is found once for all.
     shared = {id(record.blocks): record.blocks for record in step.records}
-    masks = {place: _mask_of(blocks) for place, blocks in shared.items()}
+    masks = {place: lane_mask(blocks) for place, blocks in shared.items()}
     verdicts = [_judge(progress, record, masks[id(record.blocks)]) for record in step.records]
     _store_progress(db, progress)
     new = [
@@ -146,13 +146,6 @@ def _materialise(
         _add_records(db, step, [record for record, _ in new], ids)
         _add_entries(db, interner, step.shard, new)
     return verdicts
-
-
-def _mask_of(blocks: Sequence[LaneBlock]) -> int:
-    mask = 0
-    for block in blocks:
-        mask |= 1 << block.lane
-    return mask
 
 
 def _judge(progress: dict[bytes, _Progress], record: RecordStep, asked: int) -> RecordVerdict:
